@@ -142,24 +142,33 @@ class Balance:
         )
 
 
-def balance(values: Mapping[str, float], selection: Selection) -> Balance | None:
-    """``values``: E by contestant. None if they have no seed and processor in common."""
+def balance(
+    values: Mapping[str, float],
+    selection: Selection,
+    finals: Mapping[str, Mapping[int, float]] | None = None,
+) -> Balance | None:
+    """None if the contestants have no seed and processor in common.
+
+    ``values``: E by contestant. ``finals``: accuracy by contestant and seed (default: as in the
+    verdicts).
+    """
     if not set(values) <= set(selection.entries):
         return None
+    chosen = finals or {name: selection.finals(name) for name in values}
     entries = [selection.entries[name] for name in values]
     first = entries[0].runs
     seeds = [
         seed
         for seed in sorted(first)
         if all(seed in e.runs and may_be_paired(first[seed], e.runs[seed]) for e in entries)
+        and all(seed in chosen[name] for name in values)
     ]
     if not seeds:
         return None
-    finals = [entry.finals(selection.last) for entry in entries]
     order = [*values.values()]
     return Balance(
-        trend(order, [[final[seed] for final in finals] for seed in seeds]),
-        spearman(order, [fmean(final[seed] for seed in seeds) for final in finals]),
+        trend(order, [[chosen[name][seed] for name in values] for seed in seeds]),
+        spearman(order, [fmean(chosen[name][seed] for seed in seeds) for name in values]),
     )
 
 
@@ -252,9 +261,9 @@ def _cells(results: Results, experiment: str, pair: str, name: str) -> tuple[str
     printed = FINAL_ACCURACY[experiment, pair].get(name)
     paper = f"{printed[0]:.2f} ± {printed[1]:.2f}" if printed else NONE
     recorded = results.get((experiment, pair))
-    selection = select(recorded, [name]) if recorded else None
-    if selection is None or name not in selection.entries:
+    if recorded is None or name not in (whole := select(recorded)).entries:
         return NONE, paper
+    selection = select(recorded, [name], whole.rounds)  # as many rounds as the block's others
     entry = selection.entries[name]
     if not entry.runs:
         return "diverged", paper

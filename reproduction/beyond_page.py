@@ -16,6 +16,7 @@ from fedplt.report.palette import SERIES
 from reproduction.beyond import RESULTS, SEEDS, STUDIES, Runs, Study, load
 from reproduction.fine_tuning import FINE_TUNING
 from reproduction.pages import replace_generated
+from reproduction.tables import seeds_text
 
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURE = ROOT / "docs" / "beyond.md", ROOT / "docs" / "pictures" / "beyond.png"
@@ -56,7 +57,10 @@ def table(study: Study, runs: Runs) -> str:
             for keys in (("bytes_up", "bytes_down"), ("simulated_seconds",))
         )
         each = [found[k]["bytes_up"][-1][1] + found[k]["bytes_down"][-1][1] for k in seeds]
-        label = study.label(name) + ("" if len(seeds) > 1 else " (one seed)")
+        label = study.label(name) + ("" if set(seeds) == set(fedavg) else _only(seeds))
+        of_rate = runs[name][f"{study.best_rate(runs, name):g}"]
+        if lost := [int(seed) for seed, run in of_rate.items() if run.get("diverged")]:
+            label += f", {seeds_text(lost)} diverged"
         rows.append(
             [
                 f"**{label}**" if name == "recommended" else label,
@@ -135,12 +139,30 @@ def _mean_of(values: Sequence[float], unit: str, digits: int = 2) -> str:
     return f"{fmean(reached):.{digits}f} {unit}" + (f" ({missing} not reached)" if missing else "")
 
 
+def _only(seeds: Sequence[int]) -> str:
+    """What a row says that has fewer seeds than FedAvg."""
+    return f" ({seeds_text(seeds)} only)"
+
+
+def _rates(study: Study, runs: Runs) -> str:
+    """The learning rates that were tried; rows with others than most are named."""
+    others: dict[tuple[float, ...], list[str]] = {}
+    for name in study.contestants:
+        if (rates := study.rates_of(name)) != study.rates and full_seeds(study, runs, name):
+            others.setdefault(rates, []).append(f'"{study.label(name)}"')
+    texts = [_listed(study.rates)]
+    texts += [f"of {', '.join(labels)}: {_listed(rates)}" for rates, labels in others.items()]
+    return "; ".join(texts)
+
+
+def _listed(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates)
+
+
 def _part(study: Study, runs: Runs) -> str:
-    seeds = ", ".join(map(str, full_seeds(study, runs)))
-    rates = ", ".join(f"{rate:g}" for rate in study.rates)
     return (
-        f"### {study.title}\n\n{study.rounds} rounds, seeds {seeds}; learning rates tried: {rates}."
-        f"\n\n{table(study, runs)}"
+        f"### {study.title}\n\n{study.rounds} rounds, {seeds_text(full_seeds(study, runs))}; "
+        f"learning rates tried: {_rates(study, runs)}.\n\n{table(study, runs)}"
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from fedplt.comparison import MEASURES, Interval, mean_interval, spread
-from reproduction.accuracy_tables import balance, paper_imbalance
+from reproduction.accuracy_tables import Balance, balance, paper_imbalance
 from reproduction.catalog import EXPERIMENTS
 from reproduction.selection import Entry, Selection, select
 from reproduction.statistics import std_ratio
@@ -31,11 +32,11 @@ class Measurement:
         """The evidence; None if runs are missing."""
         raise NotImplementedError
 
-    def select(self, results: Results, *names: str) -> Selection | None:
+    def select(self, results: Results, *names: str, uncut: bool = False) -> Selection | None:
         recorded = results.get((self.experiment, self.pair))
         if recorded is None:
             return None
-        found = select(recorded, names)
+        found = select(recorded, names, uncut=uncut)
         return found if set(found.entries) == set(names) else None
 
 
@@ -67,6 +68,32 @@ def _from(interval: Interval, rule: Rule, rounds: int, unit: str, at: str = "") 
                     interval.number, rounds)  # fmt: skip
 
 
+LAST_ROUND, TEST_SET = "last round", "test set"
+"""Names of the final accuracies beside the mean of the last evaluations."""
+
+
+def _others(selection: Selection, first: str, second: str, rule: Rule) -> dict[str, Other]:
+    """A difference by the last round alone, and on the test set."""
+    found = {
+        LAST_ROUND: selection.difference(first, second, last=1),
+        TEST_SET: selection.test_difference(first, second),
+    }
+    return {
+        name: Other(interval_cell(interval), *rule(interval))
+        for name, interval in found.items()
+        if interval is not None
+    }
+
+
+def _other_finals(
+    selection: Selection, names: Iterable[str]
+) -> Iterator[tuple[str, dict[str, dict[int, float]]]]:
+    """Accuracy by contestant and seed, after the last round alone and on the test set."""
+    names = list(names)
+    yield LAST_ROUND, {name: selection.finals(name, 1) for name in names}
+    yield TEST_SET, {name: selection.test_finals(name) for name in names}
+
+
 @dataclass(frozen=True)
 class Difference(Versus):
     """Final accuracy of the first minus that of the second."""
@@ -86,7 +113,7 @@ class Difference(Versus):
         if found is None:
             return _nothing(_NO_PAIR, selection)
         evidence = _from(found, self.rule, selection.rounds, "points")
-        evidence = replace(evidence, others=self._others(selection))
+        evidence = replace(evidence, others=_others(selection, self.first, self.second, self.rule))
         if self.rule is on_par:
             evidence = replace(evidence, instead=better_or_worse(found), apart=apart(found))
         for entry in selection.entries.values():
@@ -100,18 +127,6 @@ class Difference(Versus):
             note = f"† Many updates were refused because they were not finite: {names}."
             return replace(evidence, ours=f"{evidence.ours}†", note=note)
         return evidence
-
-    def _others(self, selection: Selection) -> dict[str, Other]:
-        """The difference by the last round alone, and on the test set."""
-        found = {
-            "last round": selection.difference(self.first, self.second, last=1),
-            "test set": selection.test_difference(self.first, self.second),
-        }
-        return {
-            name: Other(interval_cell(interval), self.rule(interval)[0])
-            for name, interval in found.items()
-            if interval is not None
-        }
 
 
 @dataclass(frozen=True)
@@ -170,7 +185,7 @@ class SimulatedTime(Versus):
     wanted: float
 
     def evidence(self, results: Results) -> Evidence | None:
-        selection = self.both(results)
+        selection = self.select(results, self.first, self.second, uncut=True)
         if selection is None or not TIMES.is_file():
             return None
         seconds = json.loads(TIMES.read_text(encoding="utf-8"))["round_seconds"]
@@ -205,15 +220,29 @@ class FallsWithImbalance(Measurement):
         if found is None:
             return _nothing(_NO_PAIR, selection)
         within = found.within
-        decision = within.p_falling < within.p_rising if found.p <= SIGNIFICANT else None
+        others = {
+            name: Other(
+                f"{other.within.correlation:+.2f}, {other.p_text}",
+                _falls(other),
+                other.within.correlation < 0,
+            )
+            for name, finals in _other_finals(selection, values)
+            if (other := balance(values, selection, finals)) is not None
+        }
         return Evidence(
             f"{within.correlation:+.2f} (of the means {found.of_means:+.2f})",
             f"{within.num_values} allocations, {found.p_text}",
-            decision,
+            _falls(found),
             within.correlation < 0,
             within.num_seeds,
             selection.rounds,
+            others=others,
         )
+
+
+def _falls(found: Balance) -> bool | None:
+    """Whether accuracy falls with imbalance; None: not decided."""
+    return found.within.p_falling < found.within.p_rising if found.p <= SIGNIFICANT else None
 
 
 @dataclass(frozen=True)
@@ -224,23 +253,50 @@ class SmallerSpread(Versus):
         selection = self.both(results)
         if selection is None:
             return None
-        finals = [
-            [100 * value for value in selection.entries[name].finals(selection.last).values()]
-            for name in (self.first, self.second)
-        ]
-        ratio = std_ratio(*finals) if all(finals) else None
-        if ratio is None or ratio.low is None or ratio.high is None:
-            return _nothing("too few seeds for a spread", selection, min(map(len, finals)))
-        decision = True if ratio.high < 1 else False if ratio.low > 1 else None
-        own, other = (spread(values).std for values in finals)
+        names = self.first, self.second
+        finals = {name: selection.finals(name) for name in names}
+        found = self._spreads(finals)
+        if found is None:
+            fewest = min(len(values) for values in finals.values())
+            return _nothing("too few seeds for a spread", selection, fewest)
         return Evidence(
-            f"{own:.2f} against {other:.2f}",
-            f"ratio in [{ratio.low:.2f}, {ratio.high:.2f}]",
-            decision,
-            ratio.estimate < 1,
-            ratio.number,
+            found.text,
+            found.ends,
+            found.decision,
+            found.ratio.estimate < 1,
+            found.ratio.number,
             selection.rounds,
+            others={
+                name: Other(f"{other.text}, {other.ends}", other.decision, other.ratio.estimate < 1)
+                for name, each in _other_finals(selection, names)
+                if (other := self._spreads(each)) is not None
+            },
         )
+
+    def _spreads(self, finals: Mapping[str, Mapping[int, float]]) -> _Spreads | None:
+        """Of accuracies by contestant and seed; None if there are too few."""
+        own, other = (
+            [100 * value for value in finals[name].values()] for name in (self.first, self.second)
+        )
+        ratio = std_ratio(own, other) if own and other else None
+        if ratio is None or ratio.low is None or ratio.high is None:
+            return None
+        return _Spreads(
+            f"{spread(own).std:.2f} against {spread(other).std:.2f}",
+            f"ratio in [{ratio.low:.2f}, {ratio.high:.2f}]",
+            True if ratio.high < 1 else False if ratio.low > 1 else None,
+            ratio,
+        )
+
+
+@dataclass(frozen=True)
+class _Spreads:
+    """Two standard deviations, in points, and the interval of their ratio."""
+
+    text: str
+    ends: str
+    decision: bool | None
+    ratio: Interval
 
 
 @dataclass(frozen=True)
@@ -251,7 +307,7 @@ class Saving(Versus):
     wanted: float | None = None
 
     def evidence(self, results: Results) -> Evidence | None:
-        selection = self.both(results)
+        selection = self.select(results, self.first, self.second, uncut=True)
         if selection is None:
             return None
         target = accuracy_target(selection, (self.first, self.second), self.wanted)
@@ -266,7 +322,7 @@ class AtEqualCost(Versus):
     wanted: float | None = None
 
     def evidence(self, results: Results) -> Evidence | None:
-        selection = self.both(results)
+        selection = self.select(results, self.first, self.second, uncut=True)
         if selection is None:
             return None
         target = cost_target(selection, (self.first, self.second), self.measure, self.wanted)
@@ -309,6 +365,7 @@ class TrainsLess(Versus):
             selection.rounds,
             better_or_worse(found),
             apart=apart(found),
+            others=_others(selection, self.first, self.second, on_par),
         )
 
 

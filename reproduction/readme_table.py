@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -79,10 +79,15 @@ def round_seconds(name: str, seed: int) -> float:
     return round(float(times.predicted(0)[times.attend(0).present].max()), 3)
 
 
+def _recorded() -> dict[str, Mapping[int, RecordedRun]]:
+    """All runs of experiment 2 and of the devices that are fast, by contestant and seed."""
+    exp2 = Recorded.load(RESULTS / "exp2" / "fashion-fcn" / "runs.json")
+    return {**exp2.runs, **Recorded.load(RUNS).runs}
+
+
 def table() -> str:
     """The table of the recorded runs, in Markdown."""
-    exp2 = Recorded.load(RESULTS / "exp2" / "fashion-fcn" / "runs.json")
-    runs = {**exp2.runs, **Recorded.load(RUNS).runs}
+    runs = _recorded()
     seconds = json.loads(TIMES.read_text(encoding="utf-8"))["round_seconds"]
     header = [
         "", "who trains what", f"accuracy after {ROUNDS} rounds", "sent up", "sent down",
@@ -97,6 +102,41 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def note() -> str:
+    """The sentence below the table: what more seeds give, for the rows that have them."""
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for name, (title, _) in ROWS.items():
+        runs = {seed: run for seed, run in _recorded()[name].items() if run.rounds >= ROUNDS}
+        if set(runs) > set(SEEDS):
+            scores = [100 * fmean(run.accuracy[-LAST:]) for run in runs.values()]
+            text = f"{title.strip('*')} {_spread(scores)}"
+            by_seeds.setdefault(tuple(sorted(runs)), []).append(text)
+    return " ".join(
+        f"Over {len(seeds)} seeds (also {_listed([s for s in seeds if s not in SEEDS])}, which the "
+        f"other rows do not have): {_listed(texts)}."
+        for seeds, texts in by_seeds.items()
+    )
+
+
+def _listed(values: Sequence[object]) -> str:
+    """
+    >>> _listed([3, 4, 5])
+    '3, 4 and 5'
+    """
+    *first, last = map(str, values)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _spread(scores: Sequence[float]) -> str:
+    return f"{fmean(scores):.1f} ± {stdev(scores):.1f} %"
+
+
+def generated() -> str:
+    """What stands between the marker lines of README.md."""
+    below = note()
+    return f"{table()}\n\n{below}" if below else table()
+
+
 def _numbers(runs: Sequence[tuple[RecordedRun, float]]) -> list[str]:
     """Of the runs of one row, each with the seconds of its rounds."""
     scores = [100 * fmean(run.accuracy[-LAST:]) for run, _ in runs]
@@ -105,7 +145,7 @@ def _numbers(runs: Sequence[tuple[RecordedRun, float]]) -> list[str]:
         for kind in ("bytes_up", "bytes_down")
     ]
     return [
-        f"{fmean(scores):.1f} ± {stdev(scores):.1f} %",
+        _spread(scores),
         *(f"{number / 1e9:.1f} GB" for number in sent),
         _hours_text([run.rounds * each for run, each in runs]),
         *(_hours_text([_rounds_to(to, run) * each for run, each in runs]) for to in TARGETS),
@@ -129,4 +169,4 @@ def _hours_text(seconds: Sequence[float]) -> str:
 if __name__ == "__main__":
     if "--run" in sys.argv:
         run()
-    replace_generated(README, table())
+    replace_generated(README, generated())

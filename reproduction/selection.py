@@ -1,4 +1,4 @@
-"""Select comparable runs: cut to the same number of rounds, with diverged runs kept apart."""
+"""Select comparable runs: of the same number of rounds, with diverged runs kept apart."""
 
 from __future__ import annotations
 
@@ -116,26 +116,27 @@ class Selection:
         a, b = self.entries[first].runs, self.entries[second].runs
         return [seed for seed in sorted(a) if seed in b and may_be_paired(a[seed], b[seed])]
 
-    def difference(self, first: str, second: str, last: int | None = None) -> Interval | None:
-        """Final accuracy of the first minus that of the second, in points, paired by seed.
+    def finals(self, name: str, last: int | None = None) -> dict[int, float]:
+        """Final accuracy by seed; ``last``: of how many evaluations (default: as in verdicts)."""
+        return self.entries[name].finals(last or self.last)
 
-        ``last``: how many evaluations are averaged (default: as in the verdicts).
-        """
-        both = [self.entries[name] for name in (first, second) if name in self.entries]
-        return self._paired(first, second, [entry.finals(last or self.last) for entry in both])
+    def test_finals(self, name: str) -> dict[int, float]:
+        """Accuracy on the test set by seed, after the last round of runs that are not cut."""
+        return {
+            seed: run.test_accuracy
+            for seed, run in self.entries[name].runs.items()
+            if run.test_accuracy is not None and run.rounds == self.rounds
+        }
+
+    def difference(self, first: str, second: str, last: int | None = None) -> Interval | None:
+        """Final accuracy of the first minus that of the second, in points, paired by seed."""
+        both = [name for name in (first, second) if name in self.entries]
+        return self._paired(first, second, [self.finals(name, last) for name in both])
 
     def test_difference(self, first: str, second: str) -> Interval | None:
-        """The same on the test set, after the last round of runs that are not cut."""
-        both = [self.entries[name] for name in (first, second) if name in self.entries]
-        finals = [
-            {
-                seed: run.test_accuracy
-                for seed, run in entry.runs.items()
-                if run.test_accuracy is not None and run.rounds == self.rounds
-            }
-            for entry in both
-        ]
-        return self._paired(first, second, finals)
+        """The same on the test set."""
+        both = [name for name in (first, second) if name in self.entries]
+        return self._paired(first, second, [self.test_finals(name) for name in both])
 
     def _paired(
         self, first: str, second: str, finals: Sequence[Mapping[int, float]]
@@ -153,20 +154,30 @@ def may_be_paired(first: RecordedRun, second: RecordedRun) -> bool:
 
 
 def select(
-    recorded: Recorded, names: Sequence[str] | None = None, rounds: int | None = None
+    recorded: Recorded,
+    names: Sequence[str] | None = None,
+    rounds: int | None = None,
+    *,
+    uncut: bool = False,
 ) -> Selection:
-    """The named contestants (or all), cut to the number of rounds that all their runs have."""
+    """The named contestants (or all), cut to the most rounds that each of them has some run of.
+
+    Shorter runs are left out, so that a short one does not shorten all others. ``uncut``: all runs
+    as long as they are, for questions of cost; then ``rounds`` are those of the shortest.
+    """
     chosen = {
         name: recorded.runs[name]
         for name in (names if names is not None else recorded.labels)
         if recorded.runs.get(name)
     }
-    whole = [run for runs in chosen.values() for run in runs.values() if not run.diverged]
-    common = rounds or min((run.rounds for run in whole), default=0)
+    lengths = [[r.rounds for r in runs.values() if not r.diverged] for runs in chosen.values()]
+    longest = min if uncut else max
+    common = rounds or min((longest(each) for each in lengths if each), default=0)
     entries = {}
     for name, runs in chosen.items():
         kept = {s: run for s, run in runs.items() if not run.diverged and run.rounds >= common}
-        histories = {seed: history_of(run, common) for seed, run in kept.items()}
+        cut = None if uncut else common
+        histories = {seed: history_of(run, cut) for seed, run in kept.items()}
         diverged = {seed: run for seed, run in runs.items() if run.diverged}
         if kept or diverged:
             entries[name] = Entry(name, recorded.labels[name], kept, histories, diverged)

@@ -15,7 +15,14 @@ from fedplt.text import Table
 from reproduction.paper_numbers import BUDGETS, GAINS, Gains
 from reproduction.selection import Entry, Selection
 from reproduction.settings import Block
-from reproduction.tables import NONE, basis, interval_cell, name_cell, spread_cell
+from reproduction.tables import (
+    NONE,
+    basis,
+    interval_cell,
+    name_cell,
+    seeds_text,
+    spread_cell,
+)
 
 ACCURACY, BYTES, UPLOAD = "accuracy", "bytes", "bytes up"
 PAPER_FLOPS, EXACT_FLOPS = "paper FLOPs", "exact FLOPs"
@@ -118,27 +125,32 @@ def gain(
 
 
 def crossing_note(selection: Selection, first: str) -> list[str]:
-    """Up to which communication a contestant is ahead of FedAvg: means over seeds, whole GB."""
-    if not {first, "fedavg"} <= selection.entries.keys():
+    """Up to which communication a contestant is ahead of FedAvg, in whole GB.
+
+    Both means are over the seeds that can be paired: other seeds have other splits.
+    """
+    seeds = selection.pairs(first, "fedavg")
+    if not seeds:
         return []
     ahead = {}
     for budget in range(1, 1000):
         means = []
         for name in (first, "fedavg"):
-            runs = selection.entries[name].histories.values()
+            runs = [selection.entries[name].histories[seed] for seed in seeds]
             found = [score_within(run, BYTES, budget * 1e9) for run in runs]
             means.append(fmean(x for x in found if x is not None) if None not in found else None)
         ours, theirs = means
         if ours is not None and theirs is not None:
             ahead[budget] = ours >= theirs
+    which = seeds_text(seeds)
     if len(set(ahead.values())) < 2:
         words = "ahead of" if any(ahead.values()) else "behind"
         end = f"at all budgets up to {max(ahead)} GB" if ahead else ""
-        return [f"FedPLT is {words} FedAvg {end} of communication."] if ahead else []
+        return [f"FedPLT is {words} FedAvg {end} of communication ({which})."] if ahead else []
     until = next(budget for budget, better in ahead.items() if not better) - 1
     since = max(budget for budget, better in ahead.items() if better) + 1
     return [f"By communication FedPLT is ahead of FedAvg up to {until} GB, and behind from {since} "
-            "GB on."]  # fmt: skip
+            f"GB on ({which})."]  # fmt: skip
 
 
 COMPUTATION = {"cifar-resnet": EXACT_FLOPS}

@@ -4,12 +4,12 @@
 0. A claim does not hold if the interval lies outside of +-1 point, or below 0. All other cases are
 not decided, and neither are cases with fewer than three seeds or half of the paper's rounds; then
 the tendency is given. A cost to a target that both runs reached needs no number of rounds. A
-verdict that the last round alone or the test set would change is marked as such.
+verdict or tendency that the last round alone or the test set would change is marked as such.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -29,10 +29,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Other:
-    """A difference by another final score than the claim's, such as the last round's."""
+    """The evidence by another final score than the claim's, such as the last round's."""
 
     text: str
     decision: bool | None
+    towards: bool | None = None
+    """As in :class:`Evidence`."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Evidence:
     apart: str = ""
     """``better`` or ``worse`` if the interval excludes 0, for claims of being on par."""
     others: Mapping[str, Other] = field(default_factory=dict)
-    """The same difference by other final scores, by their name."""
+    """The same comparison by other final scores, by their name."""
     target_reached: bool = False
     """The cost to a target that all runs reached: more rounds would not change it."""
 
@@ -113,6 +115,7 @@ def apart(interval: Interval) -> str:
 
 
 _WORDS = {True: Verdict.HOLDS, False: Verdict.FAILS, None: Verdict.OPEN}
+_TENDS = {True: "tends to hold", False: "tends not to hold", None: ""}
 
 
 def judge(evidence: Evidence | None, paper_rounds: int) -> Judged:
@@ -131,9 +134,22 @@ def judge(evidence: Evidence | None, paper_rounds: int) -> Judged:
         verdict = Verdict.HOLDS if evidence.decision else Verdict.FAILS
         instead = [] if evidence.decision or not evidence.instead else [evidence.instead]
         return Judged(verdict, "; ".join([*instead, *depends]))
-    tendency = {True: "tends to hold", False: "tends not to hold", None: ""}[evidence.towards]
+    tendency = _TENDS[evidence.towards]
     if evidence.apart and evidence.towards:
         tendency = f"within {MARGIN:.0f} point"
     away = f"{evidence.apart}: the interval excludes 0" if evidence.apart else ""
-    why = "; ".join(text for text in (tendency, away, ", ".join(reasons)) if text)
+    elsewhere = _elsewhere(evidence, bool(reasons))
+    why = "; ".join(text for text in (tendency, away, ", ".join(reasons), *elsewhere) if text)
     return Judged(Verdict.OPEN, why)
+
+
+def _elsewhere(evidence: Evidence, is_too_little: bool) -> Iterator[str]:
+    """Other final scores that would decide an undecided case, or turn its tendency.
+
+    ``is_too_little``: seeds or rounds; then no final score decides.
+    """
+    for name, other in evidence.others.items():
+        if other.decision is not None and not is_too_little:
+            yield f"by the {name}: {_WORDS[other.decision]}"
+        elif None not in (other.towards, evidence.towards) and other.towards != evidence.towards:
+            yield f"by the {name}: {_TENDS[other.towards]}"

@@ -29,10 +29,13 @@ RUN_ELSEWHERE = {
 }
 SMALL = "--set rounds=1 --set engine.workers=1 --set evaluation.every=1"
 ONE_STEP = "--set training.local_epochs= --set training.local_steps=1"
+FEW_EXAMPLES = "--set training.batch_size=4 --set engine.check=false"
+FEW_UNITS = "--set 'model.options.hidden=[16, 8]'"
+ADVISED = FEW_UNITS.replace("16, 8", "64, 16")  # with fewer, no strategy differs from another
 LITTLE = {
     "run": SMALL,
     "compare": f"{SMALL} --seeds 1 --processes 1 --set clients.num_clients=10",
-    "advise": f"{SMALL} --seeds 1 --processes 1 {ONE_STEP}",
+    "advise": f"{SMALL} --seeds 1 --processes 1 {ONE_STEP} {FEW_EXAMPLES} {ADVISED}",
     "resume": "--set rounds=2",
     "probe": "--passes 1 --batch-size 2",
 }
@@ -83,6 +86,8 @@ def folder(tmp_path, monkeypatch):
 
 def small(words: list[str], number: int) -> list[str]:
     added = shlex.split(LITTLE.get(words[0], ""))
+    if words[0] in ("run", "compare") and "hidden" not in " ".join(words):
+        added += shlex.split(FEW_UNITS)
     if words[0] == "run" and number:
         added += ["--out", f"runs/{number}", "--set", "engine.check=false"]
     if words[0] == "compare":

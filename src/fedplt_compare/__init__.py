@@ -1,5 +1,5 @@
-"""Train methods side by side, or strategies for a fleet, and say which one to take.
+"""Train methods side by side, or strategies for a fleet, and recommend one.
 
-It uses :mod:`fedplt`, which finds it by name only: ``fedplt.compare``, ``fedplt.advise`` and their
-commands.
+This package uses :mod:`fedplt`, which loads it by name for ``fedplt.compare``, ``fedplt.advise``
+and their commands.
 """

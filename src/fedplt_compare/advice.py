@@ -1,4 +1,4 @@
-"""The answer of :func:`fedplt.advise`: a sentence, what would change it, tables."""
+"""The answer of :func:`fedplt.advise`: a recommendation, what would change it, and tables."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ CHANGES = {
 }
 FACTORS = (2, 10)
 LONGER = 1.1
-"""Rounds that last so many times the deadline do not keep it."""
+"""Rounds that exceed the deadline by more than this factor are reported."""
 EARLY = 10
-"""With fewer rounds, the answer is a rough one."""
+"""With fewer rounds, the answer is marked as uncertain."""
 
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """Which strategy is best for a fleet, how sure that is, and what would change it."""
+    """The best strategy for a fleet, the confidence in it, and what would change the answer."""
 
     setting: Setting
     metric: MetricInfo
     outcomes: Sequence[Outcome]
     skipped: Mapping[str, str]
-    """Strategies that were not trained, by title: why."""
+    """Title of each strategy that was not trained -> why."""
     seconds: float
     """Simulated seconds after which the strategies are compared."""
     rates: Sequence[float]
@@ -53,7 +53,7 @@ class Advice:
         return html_text(self.text())
 
     def when(self, outcome: Outcome) -> float:
-        """The time of a strategy's score: that of all, or when it was given up."""
+        """The time at which a strategy is scored: the common time, or when it was dropped."""
         return outcome.compared_after or self.seconds
 
     @cached_property
@@ -73,7 +73,7 @@ class Advice:
         return self.ranked[0]
 
     def _rank(self, outcomes: Sequence[Outcome], seconds: float) -> list[Outcome]:
-        """Best first, by the score as shown; of equal scores, the first to the target."""
+        """Best first, by the rounded score; of equal ones, the first to reach the target."""
         sign = -1 if self.metric.direction == "higher" else 1
 
         def key(outcome: Outcome) -> tuple[float, float]:
@@ -86,7 +86,7 @@ class Advice:
 
     @cached_property
     def sentence(self) -> str:
-        """The answer in words and numbers, with its uncertainty."""
+        """The recommendation in one sentence, with its uncertainty."""
         best, slow = self.best, [shortened(name) for name in self.setting.slow]
         start = ""
         if best.strategy.label == WITHOUT:
@@ -111,7 +111,7 @@ class Advice:
         return [title for title, why in self.skipped.items() if why == NO_TIME]
 
     def _gain(self, best: Outcome, other: Outcome) -> tuple[str, bool]:
-        """How much better one strategy is, seed by seed, and whether that is more than chance."""
+        """How much better one strategy is, paired by seed, and whether this is significant."""
         mine, theirs = best.scores(self.seconds), other.scores(self.seconds)
         sign = 1 if self.metric.direction == "higher" else -1
         both = sorted(mine.keys() & theirs.keys())
@@ -126,13 +126,13 @@ class Advice:
         return f"{shown} (95 % interval {low} to {high}, {found.number} seeds)", found.low > 0
 
     def _number(self, difference: float) -> str:
-        """A difference as shown; not -0.0."""
+        """A difference as shown; -0.0 becomes 0.0."""
         text = self.metric.number(difference)
         return text.lstrip("-") if float(text) == 0 else text
 
     @cached_property
     def more(self) -> list[str]:
-        """The sentences after the first: the target, waiting for all, who is served worse."""
+        """Further sentences: time to the target, FedAvg that waits for all, slow devices' data."""
         by_label, best = {o.strategy.label: o for o in self.outcomes}, self.best
         lines = []
         waits, without = by_label.get(WAITS), by_label.get(WITHOUT)
@@ -159,7 +159,7 @@ class Advice:
 
     @cached_property
     def changes(self) -> list[str]:
-        """What would change the answer: recorded rounds on changed devices, and new plans."""
+        """What would change the answer: recorded rounds on faster devices, and new plans."""
         found: list[str] = []
         for device in self.setting.devices:
             for what, field in CHANGES.items():
@@ -173,7 +173,7 @@ class Advice:
         return [*found, *self._deadlines()]
 
     def _change(self, name: str, what: str, field: str, factor: int) -> str:
-        """What happens if one kind of device gets better; empty if the same strategy is best."""
+        """The effect of one kind of device getting faster; empty if the same strategy is best."""
         changed = {o.strategy.title: self._changed(o, name, field, factor) for o in self.outcomes}
         if changed[self.best.strategy.title] is None:
             return (
@@ -198,7 +198,7 @@ class Advice:
         )
 
     def _changed(self, outcome: Outcome, name: str, field: str, factor: int) -> Outcome | None:
-        """The outcome with recorded rounds on changed devices; None if others would take part."""
+        """The outcome with its rounds on changed devices; None if participants would change."""
         devices = outcome.job.devices
         assert devices is not None
         profiles = tuple(
@@ -216,7 +216,7 @@ class Advice:
         return replace(changed, histories=histories)
 
     def _deadlines(self) -> list[str]:
-        """What other deadlines would mean, by planning anew."""
+        """The effect of other deadlines, from new plans."""
         lines, setting = [], self.setting
         target = setting.plan.target.model_dump(exclude={"deadline_seconds", "percentile"})
         total = sum(device.count for device in setting.devices)
@@ -239,7 +239,7 @@ class Advice:
         return spread_text(self.metric, values, unit=self.metric.unit)
 
     def tables(self) -> list[Table]:
-        """What each strategy brings, what it costs, and the memory that it needs."""
+        """Tables of each strategy's scores, costs and memory."""
         return [gains_table(self), costs_table(self), memory_table(self)]
 
     @property

@@ -1,4 +1,4 @@
-"""``fedplt.advise``: train every sensible strategy for a fleet, and say which one to take.
+"""``fedplt.advise``: train every sensible strategy for a fleet, and recommend one.
 
 <out>/
     devices.csv         the fleet, copied
@@ -45,21 +45,22 @@ def advise(
     fetching: Fetching = nullcontext,
     watch: Watch | None = None,
 ) -> Advice:
-    """Train every sensible strategy for a fleet on the same data, and compare them by its clock.
+    """Train every sensible strategy for a fleet on the same data; compare by simulated time.
 
     Args:
         config: a configuration, a dictionary of its sections, or the path of a TOML file. Its
             clients become the devices of the fleet; its method is replaced.
         devices: a file of devices, or a built-in fleet.
         out: the folder that gets one folder per run; the same call continues there.
-        seeds: of each strategy; splits and initial weights are the same for all strategies.
+        seeds: one run per strategy and seed; a seed gives all strategies the same splits and
+            initial weights.
         deadline_seconds: of a round, for strategies with a deadline (default: the planner's).
         hours: simulated hours after which strategies are compared (default: as long as FedPLT
             takes for the configuration's rounds).
-        minutes: of this machine's time at most, by halving the strategies; default: no limit.
+        minutes: limit of this machine's time, kept by successive halving; default: no limit.
         rates: learning rates to try with every strategy, on the first seed and a quarter of the
             hours; default: the configuration's for all.
-        target: report the hours to reach this score (default: one that most reach).
+        target: report the hours to reach this score (default: one that most strategies reach).
         processes: runs at a time (default: one per core).
         fetching: context manager that displays the progress of downloads.
         watch: gets progress callbacks.
@@ -105,7 +106,7 @@ def advise(
 
 
 def _copied(devices: str | Path, out: Path) -> Path:
-    """The fleet as a file of the advice: the runs depend on it."""
+    """Copy the fleet's file into the folder of the advice, since the runs depend on it."""
     source = find_fleet(devices)
     copy, text = out / f"devices{source.suffix.lower()}", read_text(source, FleetError)
     if copy.exists() and copy.read_text(encoding="utf-8") != text:

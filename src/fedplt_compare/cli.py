@@ -31,7 +31,7 @@ Processes = Annotated[
 DEFAULT = (
     "fedplt-recommended", "fedplt", "fedavg", "fedpmt", "heterofl", "fedrolex", "feddrop",
 )  # fmt: skip
-"""Compared by default, with the configuration's own method; others are given by name."""
+"""Methods compared by default, besides the configuration's own method."""
 QUICK_MINUTES = 1.8
 
 
@@ -109,10 +109,10 @@ def advise(
     ] = None,
     hours: Annotated[
         float | None,
-        typer.Option(help="Compare after so many simulated hours (default: all planned rounds)."),
+        typer.Option(help="Compare after this many simulated hours (default: all planned rounds)."),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Take at most so many minutes; drop weak strategies early.")
+        float | None, typer.Option(help="Stop after this many minutes; drop weak strategies early.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Take two minutes at most.")] = False,
     rates: Annotated[

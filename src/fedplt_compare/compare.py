@@ -51,7 +51,7 @@ from fedplt_compare.processes import Processes, beside, terminated_like_interrup
 from fedplt_compare.results import Comparison, MethodRuns, refusals
 
 Rounds = Mapping[tuple[str, int], int]
-"""Numbers of rounds, by label and seed."""
+"""Number of rounds by (label, seed)."""
 
 
 class Watch:
@@ -131,7 +131,7 @@ def run_all(
 ) -> dict[tuple[str, int], str]:
     """Do all runs, ``number`` at a time; return the problems of those that failed.
 
-    Those that have not ended after ``seconds`` are saved and stopped.
+    Runs that have not ended after ``seconds`` are saved and stopped.
     """
     failed: dict[tuple[str, int], str] = {}
     processes, watch_lock = Processes(), threading.Lock()
@@ -150,7 +150,7 @@ def run_all(
             write_text(beside(run.folder, ".toml"), dump_config(run.config))
             return processes.run(run.folder, on_round, run.config.engine.timeout_seconds)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # before this thread takes the next run
+            pool.shutdown(wait=False, cancel_futures=True)  # before this thread starts the next run
             raise
 
     metric = next(iter(runs.values())).config.task.task().metric.info
@@ -186,7 +186,7 @@ class Run:
 
     @property
     def done(self) -> int:
-        """Rounds on disk; :func:`check_folders` has checked that they are of this configuration."""
+        """Rounds on disk; :func:`check_folders` checked that they belong to this configuration."""
         if not RunFolder.has_begun(self.folder):
             return 0
         return max((record.round for record in RunFolder.open(self.folder).rounds()), default=0)
@@ -263,7 +263,7 @@ def run_folder(out: Path, label: str, seed: int) -> Path:
 
 
 def variant(config: RunConfig, label: str, sections: Mapping[str, Any], seed: int) -> RunConfig:
-    """The configuration of one run, with these sections instead of its own."""
+    """The configuration of one run: ``sections`` replace those of ``config``."""
     values = config.model_dump(exclude_none=True, mode="json")
     values |= {"name": label, "seed": seed, **sections}
     values["engine"] = {**values["engine"], "workers": 1}
@@ -328,7 +328,7 @@ def check_methods(configs: Mapping[str, RunConfig]) -> dict[str, Plan]:
             problems.setdefault(str(error), []).append(label)
     if not problems:
         return plans
-    if not plans and len(problems) == 1:  # all fail alike: not about the methods
+    if not plans and len(problems) == 1:  # all fail for one reason: it is not about the methods
         raise ConfigError(next(iter(problems)))
     lines = [f"{', '.join(labels)} cannot be compared: {why}" for why, labels in problems.items()]
     if plans:
@@ -337,7 +337,7 @@ def check_methods(configs: Mapping[str, RunConfig]) -> dict[str, Plan]:
 
 
 def check_folders(runs: Iterable[Run]) -> None:
-    """Refuse existing runs of other configurations: their results would be shown as these."""
+    """Refuse existing runs of other configurations: their results would be taken for these."""
     problems = []
     for run in runs:
         if not RunFolder.has_begun(run.folder):

@@ -21,15 +21,15 @@ from fedplt_compare.time_and_energy import Seconds, client_seconds, idle_share, 
 
 TIME = "simulated time"
 NO_TIME = "there was no time for it"
-"""Why a strategy was skipped: the budget was too short."""
+"""Reason for skipping a strategy: the budget was too short."""
 MOSTLY = 0.5
 """A label is mostly lost if more than this share of its examples is on devices left out."""
 
 
 def score_after(history: History, seconds: float) -> float | None:
-    """The score after these simulated seconds, or of the last round if the run ended before.
+    """The score after these simulated seconds, or of the last round if the run ended earlier.
 
-    None: no round had ended by then.
+    None if no round had ended by then.
     """
     return score_within(history, TIME, min(seconds, _end(history)))
 
@@ -42,7 +42,7 @@ def examples_of(split: Split, clients: Sequence[int]) -> NDArray[np.int64]:
 def lost(
     split: Split, labels: NDArray[np.int64] | None, clients: Sequence[int]
 ) -> tuple[float, list[int]]:
-    """The share of examples on these clients, and the labels that are mostly there."""
+    """The share of all examples that these clients have, and the labels that are mostly theirs."""
     gone = examples_of(split, clients)
     share = len(gone) / len(split.order)
     if labels is None:
@@ -70,20 +70,20 @@ class Outcome(Candidate):
     """A candidate and its runs."""
 
     histories: Mapping[int, History]
-    """By seed; scores are those of the model that the run ends with."""
+    """Histories by seed, with the scores of the final model."""
     splits: Mapping[int, Split]
     labels: NDArray[np.int64] | None
-    """Labels of the training data; None: it has none."""
+    """Labels of the training data; None if it has none."""
     slow_scores: Mapping[int, float | None]
     compared_after: float | None
-    """Simulated seconds after which it was given up; None: it was trained to the end."""
+    """Simulated seconds after which it was dropped; None: it was trained to the end."""
     most_rounds: int
     """Limit for strategies with short rounds: a run ends after this many, even if time is left."""
     failed: Mapping[int, str]
 
     @property
     def is_final(self) -> bool:
-        """Trained to the end, with all seeds."""
+        """Whether it was trained to the end, with all seeds."""
         return self.compared_after is None
 
     @cached_property
@@ -94,7 +94,7 @@ class Outcome(Candidate):
 
     @property
     def last_seconds(self) -> float:
-        """When the first of its runs ended."""
+        """The simulated time at which the first of its runs ended."""
         return min(map(_end, self._runs))
 
     @property
@@ -117,7 +117,7 @@ class Outcome(Candidate):
         return run is not None and (self._is_capped(run) or _end(run) >= seconds)
 
     def scores(self, seconds: float) -> dict[int, float]:
-        """By seed; runs without a round by then are left out."""
+        """Score by seed after this time; runs without a round by then are left out."""
         found = {seed: score_after(run, seconds) for seed, run in self.histories.items()}
         return {seed: score for seed, score in found.items() if score is not None}
 
@@ -151,7 +151,7 @@ class Outcome(Candidate):
 
     @property
     def round_seconds(self) -> float:
-        """Mean over the rounds."""
+        """Mean simulated time of a round."""
         return fmean(r.cost.simulated_seconds for run in self._runs for r in run.rounds)
 
     @property

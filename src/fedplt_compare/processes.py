@@ -21,7 +21,7 @@ OnRound = Callable[[int, float | None], None]
 STOPPED = "stopped; start the comparison again to continue"
 POLL_SECONDS = 0.2
 END_SECONDS = 10.0
-"""How long a run may take to save and end before it is killed."""
+"""Seconds that a run may take to save and end before it is killed."""
 SILENT_SECONDS = 60.0
 MOST_DEATHS = 3
 """A run fails when its process has died this often without a new round."""
@@ -39,8 +39,8 @@ class Processes:
         """Run this folder's configuration in a process; return the problem, or ''.
 
         A killed process is started again and continues the run, up to ``MOST_DEATHS`` times without
-        a new round. A process that reports nothing for ``timeout`` seconds is killed (at least a
-        minute: it has to start).
+        a new round. A process that reports nothing for ``timeout`` seconds, or a minute if that is
+        longer (it has to start), is killed.
         """
         timeout = max(timeout, SILENT_SECONDS)
         last, deaths = 0, 0
@@ -60,7 +60,7 @@ class Processes:
                 log.write(f"{problem} It is continued.\n")
 
     def _run(self, folder: Path, on_round: OnRound, timeout: float) -> tuple[str, bool]:
-        """The problem, or '', and whether another process killed it."""
+        """The problem, or '', and whether the process was killed from outside."""
         # -P: modules of the current folder are not imported before installed ones.
         command = [sys.executable, "-P", "-m", "fedplt_compare.run_process"]
         command += [str(folder), str(os.getpid())]
@@ -153,7 +153,7 @@ def beside(folder: Path, ending: str) -> Path:
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does; its default would leave orphans."""
+    """Let SIGTERM raise KeyboardInterrupt, like Ctrl-C; by default it would leave orphans."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -18,7 +18,7 @@ LOG_SECONDS = 30.0
 
 @contextmanager
 def comparison_progress(console: Console) -> Iterator[Watch]:
-    """Show the progress of all runs together and of each running one; a line when one ends."""
+    """Show the total progress and that of each running run; print a line when a run ends."""
     columns = [
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -40,20 +40,20 @@ class _ShownRuns(Watch):
         self.console, self.progress = console, progress
 
     def on_begin(self, rounds: Rounds, done: Rounds, metric: MetricInfo) -> None:
-        for bar in self.progress.task_ids:  # of the runs before
+        for bar in self.progress.task_ids:  # bars of earlier runs
             self.progress.remove_task(bar)
         self.rounds = {_name(*run): number for run, number in rounds.items()}
         self.done = {_name(*run): number for run, number in done.items()}
-        """Rounds done, by run."""
+        """Rounds done per run."""
         self.scores: dict[str, str] = {}
-        """The last score as text, by running run."""
+        """The last score of each running run, as text."""
         self.total, self.metric = sum(rounds.values()), metric
         self.all = self.progress.add_task(f"all {len(done)} runs", total=self.total, text="")
         self.bars: dict[str, TaskID] = {}
         self.steps = 0
         """Rounds since the start; after the second one, since the first."""
         self.first: float | None = None
-        """When the first round ended."""
+        """Time at which the first round ended."""
         self.started = self.shown = time.monotonic()
         if self.console.is_terminal:
             self.draw_all()
@@ -71,7 +71,7 @@ class _ShownRuns(Watch):
         self.steps += 1
         if self.first is None:
             self.first = time.monotonic()
-        elif self.started < self.first:  # the time before is spent once, on starting
+        elif self.started < self.first:  # leave out the start-up time, which is spent once
             self.started, self.steps = self.first, self.steps - 1
         if score is not None:
             self.scores[name] = self.metric.text(score)
@@ -101,7 +101,7 @@ class _ShownRuns(Watch):
         self.progress.update(self.all, completed=done, text=self.time_left())
 
     def time_left(self) -> str:
-        """Estimated from the rounds of this start."""
+        """The time left, estimated from the rounds since this start."""
         if not self.steps:
             return ""
         left = self.total - sum(self.done.values())

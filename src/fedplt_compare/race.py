@@ -1,7 +1,7 @@
 """Train the strategies for a fleet: all of them to the end, or by successive halving in a budget.
 
-With a budget of minutes all strategies start with one seed and a part of the simulated time, the
-better half goes on for longer, and the last two are trained with all seeds.
+With a budget of minutes, all strategies start with one seed and a part of the simulated time. In
+each further rung the better half continues for longer; the last two are trained with all seeds.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from fedplt_compare.strategies import Setting, Strategy, job_of
 from fedplt_compare.time_and_energy import client_seconds, late_clients
 
 MOST_ROUNDS = 5
-"""A strategy with short rounds does at most so many times the configuration's rounds."""
+"""A strategy with short rounds trains at most this multiple of the configuration's rounds."""
 FIRST_SHARE = 0.3
-"""Of the minutes, for the first rung."""
+"""Share of the minutes for the first rung."""
 LAST_SHARE = 0.85
-"""Of the minutes that are left then, for all further rungs."""
+"""Share of the remaining minutes for all further rungs."""
 FIRST_LIMIT = 0.6
 """The first rung is stopped after this share of the minutes."""
 START_SECONDS = 6.0
-"""Of a process, until its first round."""
+"""Seconds from the start of a process to its first round."""
 
 
 def candidates_of(setting: Setting, strategy: Strategy, rates: Sequence[float]) -> list[Candidate]:
@@ -80,14 +80,14 @@ class Race:
     processes: int
     watch: Watch
     ends: float
-    """By the machine's clock; infinite: there is no hurry."""
+    """Time limit on this machine's clock; infinite: no limit."""
     seconds: float
     """Simulated seconds after which strategies are compared."""
 
     def __post_init__(self) -> None:
         self.failed: dict[tuple[str, int], str] = {}
         self.compared_after: dict[str, float] = {}
-        """The time of the last rung, by candidate."""
+        """Simulated time of the last rung of each candidate."""
         splits = {s: variant(self.setting.config, "split", {}, s) for s in self.seeds}
         self.splits = {s: split_data(each, self.data.train) for s, each in splits.items()}
         self.most_rounds = MOST_ROUNDS * self.setting.config.rounds
@@ -147,7 +147,7 @@ class Race:
             self.compared_after[candidate.label] = seconds
             found = evaluated_histories(self.out, candidate.label, self.seeds[:1])
             for history in found.values():
-                # An average of models is behind the last model at first: the better one counts.
+                # The average of models lags behind at first, so take the better score.
                 averages = [history.of_average] if history.final_model else []
                 both = [score_after(h, seconds) for h in (history, *averages)]
                 if known := [score for score in both if score is not None]:
@@ -183,7 +183,7 @@ class Race:
     def _affordable_first(self, candidates: Sequence[Candidate]) -> float:
         """Simulated seconds of the first rung, from one timed batch of each strategy.
 
-        At least two rounds as planned, or there is nothing to rank.
+        At least two planned rounds, as there would be nothing to rank otherwise.
         """
         budget = self.processes * FIRST_SHARE * (self.ends - time.monotonic())
         cost = 0.0
@@ -199,7 +199,7 @@ class Race:
         for candidate in kept:
             rounds = self._histories(candidate, self.seeds[:1])[self.seeds[0]].rounds
             costs.append(fmean(r.seconds for r in rounds) / candidate.planned_seconds)
-        finals = sum(sorted(costs)[-2:])  # the two that take longest to simulate
+        finals = sum(sorted(costs)[-2:])  # the two strategies that take longest to simulate
         between = sum(costs) / 2 if halvings > 1 else 0.0
         starts = START_SECONDS * (2 * len(self.seeds) + (len(kept) / 2 if halvings > 1 else 0))
         budget = self.processes * LAST_SHARE * (self.ends - time.monotonic()) - starts
@@ -230,9 +230,9 @@ class Race:
         )
 
     def _slow_score(self, candidate: Candidate, seed: int) -> float | None:
-        """The final model's score on data like that of the slow devices.
+        """The final model's score on data distributed like the slow devices' data.
 
-        The validation data, weighted by their labels; without labels, their own examples.
+        The validation data is weighted by their labels; without labels, it is their own examples.
         """
         job, folder = candidate.job, run_folder(self.out, candidate.label, seed)
         slow = [k for k in range(job.plan.num_clients) if job.device_name(k) in self.setting.slow]
@@ -245,12 +245,12 @@ class Race:
                 found = evaluate(folder, self.data.validation)
                 return float(found.client_scores((counts / counts.sum())[None])[0])
             return evaluate(folder, self.data.train.arranged(theirs)).score
-        except (RunError, DataError):  # it was stopped before its model was written
+        except (RunError, DataError):  # the run was stopped before it wrote its model
             return None
 
 
 def with_best_rates(ranked: Sequence[Candidate]) -> list[Candidate]:
-    """The first candidate of each strategy."""
+    """The best candidate of each strategy: the first one in the ranking."""
     found: dict[str, Candidate] = {}
     for candidate in ranked:
         found.setdefault(candidate.strategy.label, candidate)
@@ -260,7 +260,7 @@ def with_best_rates(ranked: Sequence[Candidate]) -> list[Candidate]:
 def complete(
     outcomes: Sequence[Outcome], skipped: dict[str, str], seeds: Sequence[int], least: float
 ) -> list[Outcome]:
-    """The outcomes to compare, with the seeds that have a score after ``least`` in all of them.
+    """The outcomes to compare, with the seeds for which all have a score after ``least`` seconds.
 
     A run that was stopped early would shorten the time after which all are compared. Strategies
     without a run are added to ``skipped``, with the reason.

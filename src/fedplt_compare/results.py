@@ -27,7 +27,7 @@ FORMAT = 3
 
 
 def refusals(history: History) -> str:
-    """A sentence about the client updates that were refused; empty if none was."""
+    """A sentence about refused client updates; empty if there are none."""
     rounds = [record for record in history.rounds if record.rejected]
     if not rounds:
         return ""
@@ -46,7 +46,7 @@ class MethodRuns:
     histories: Mapping[int, History]
     """By seed; scores are those of the model that the run ends with."""
     trained: float
-    """Fraction of the model that a client trains, mean over the clients."""
+    """Mean fraction of the model that a client trains."""
     failed: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -67,11 +67,11 @@ class Comparison:
     methods: Mapping[str, MethodRuns]
     config: Mapping[str, Any]
     failed: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """Runs without an evaluated round, by method and seed: why."""
+    """For runs without an evaluated round: the reason, by method and seed."""
 
     @property
     def problems(self) -> list[str]:
-        """One line per run that did not finish: why."""
+        """One line per run that did not finish, with the reason."""
         early = {label: c.failed for label, c in self.methods.items()}
         return [
             f"{label}, seed {seed}: {what}: {why}"
@@ -112,7 +112,7 @@ class Comparison:
         return html_text(self.text())
 
     def budgets(self, measure: str) -> dict[int, float]:
-        """The budget that every method spends: the smallest total cost, per seed.
+        """The largest budget that every method spends, per seed: the smallest total cost.
 
         Splits, and so costs, differ from seed to seed. Runs that ended early are ignored, unless
         all of them ended early.
@@ -140,7 +140,7 @@ class Comparison:
         }
 
     def default_target(self) -> float:
-        """A score that most methods reach: a tenth worse than the best one's."""
+        """A score that most methods reach: a tenth worse than the best score."""
         return default_target(self.metric, [c.finals for c in self.methods.values()])
 
     def text(self, target: float | None = None) -> str:

@@ -42,10 +42,10 @@ class Parent:
     def __init__(self, process: int) -> None:
         self.process = process
         self._pipe = os.dup(sys.stdout.fileno())
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints of models go to stderr
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # users' prints go to stderr
 
     def report(self, **message: Any) -> None:
-        with suppress(OSError):  # the parent ended, and the run must still save
+        with suppress(OSError):  # if the parent has ended, the run must still save
             os.write(self._pipe, json.dumps(message).encode() + b"\n")
 
     def on_round(self, record: RoundRecord) -> None:

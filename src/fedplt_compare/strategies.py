@@ -1,7 +1,7 @@
-"""What one can do with a fleet of unequal devices: strategies, each as a configuration.
+"""Strategies for a fleet of unequal devices, each as a configuration.
 
-All have the same data, model, seeds and settings; they differ in the method, in what each device
-trains, and in who takes part. Devices take part only if they have the memory for it.
+All have the same data, model, seeds and settings. They differ in the method, in what each device
+trains, and in which devices take part. A device without enough memory never takes part.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TITLES = {
 }
 FEDAVG = {"name": "fedavg"}
 RATIOS = 40
-"""So many ratios are tried to find what a device can afford with FedPMT and HeteroFL."""
+"""Number of ratios tried to find what a device can afford with FedPMT and HeteroFL."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class Setting:
     """The user's run and fleet: what all strategies share."""
 
     config: RunConfig
-    """With the fleet's number of clients."""
+    """The user's configuration with the fleet's number of clients."""
     devices: tuple[DeviceProfile, ...]
     job: Job
-    """Of FedAvg with the first seed: the model and the data."""
+    """The job of FedAvg with the first seed, for the model and the data."""
     workload: ExactWorkload
     counter: MemoryCounter
     plan: FleetPlan
-    """As FedPLT is planned."""
+    """FedPLT's plan of the fleet."""
 
     @property
     def deadline(self) -> float:
@@ -91,9 +91,9 @@ class Setting:
         )
 
     def has_memory(self, device: DeviceProfile, assignment: Assignment | None = None) -> bool:
-        """Whether a device can train this assignment, or all; in micro-batches if they save some.
+        """Whether a device has the memory to train this assignment (None: the whole model).
 
-        Micro-batches change neither the result (but for rounding) nor the planned time.
+        Micro-batches may be used: they change neither the result (up to rounding) nor the time.
         """
         if device.memory_bytes is None:
             return True
@@ -141,7 +141,7 @@ def make_setting(
 
 
 def strategies_of(setting: Setting) -> tuple[list[Strategy], dict[str, str]]:
-    """The strategies that make sense for this fleet, and why others do not, by title."""
+    """The strategies that make sense for this fleet; for others the reason, by title."""
     assert setting.config.fleet is not None
     target = {"percentile": None, "deadline_seconds": setting.deadline}
     planned = setting.config.fleet.model_copy(update=target)
@@ -185,7 +185,7 @@ def strategies_of(setting: Setting) -> tuple[list[Strategy], dict[str, str]]:
 
 
 def _fedplt(setting: Setting, label: str, fleet: Mapping[str, Any], **options: Any) -> Strategy:
-    """FedPLT with the configuration's options, if it has some, and with these."""
+    """FedPLT with the configuration's options, if any, and these options."""
     own = setting.config.method
     method = {**(own if own["name"] == "fedplt" else {"name": "fedplt"}), **options}
     late = tuple(entry.device.name for entry in setting.plan.late)
@@ -193,7 +193,7 @@ def _fedplt(setting: Setting, label: str, fleet: Mapping[str, Any], **options: A
 
 
 def _at_affordable_ratios(setting: Setting, fleet: Mapping[str, Any], name: str) -> Strategy:
-    """Every device with the largest ratio whose round meets the deadline and fits its memory."""
+    """Give every device the largest ratio that meets the deadline and fits into its memory."""
     least = setting.plan.target.min_ratio
     tried = np.geomspace(least, 1.0, RATIOS).tolist()
     sections: dict[str, Any] = {"method": {"name": name}}
@@ -207,7 +207,8 @@ def _at_affordable_ratios(setting: Setting, fleet: Mapping[str, Any], name: str)
     for part in parts:
         flops = exact_flops(part)
         forward, backward = seen * flops.forward, seen * (flops.total - flops.forward)
-        works.append(Work(forward, backward, download_bytes(part), upload_bytes(part)))
+        down = download_bytes(part, config.messages.down)
+        works.append(Work(forward, backward, down, upload_bytes(part, config.messages.up)))
     groups, excluded = [], []
     for device in setting.devices:
         fits = [
@@ -231,7 +232,7 @@ def example_of(job: Job) -> Any:
 
 
 def with_exclusions(strategy: Strategy, setting: Setting, out: Path) -> Strategy:
-    """Devices that never take part have availability 0, in a file beside the runs."""
+    """Write a file, beside the runs, that gives devices that never take part availability 0."""
     if not strategy.excluded:
         return strategy
     names = [device.name for device in setting.devices]

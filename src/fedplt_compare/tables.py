@@ -1,4 +1,4 @@
-"""The tables of an advice: what each strategy brings, what it costs, the memory that it needs."""
+"""The tables of an advice: each strategy's scores, costs and memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedplt_compare.advice import Advice
 
 MOST_KINDS = 8
-"""Kinds of devices in the table of memory, those with the least first."""
+"""Maximum number of kinds of devices in the table of memory, starting with the least memory."""
 
 
 def gains_table(advice: Advice) -> Table:
@@ -96,7 +96,7 @@ def memory_table(advice: Advice) -> Table:
 
 
 def _memory(outcome: Outcome, names: Sequence[str]) -> Iterator[str]:
-    """What the first client with each device needs that takes part."""
+    """The memory that the first participating client with each device needs."""
     job, counter = outcome.job, memory_counter(outcome.job)
     for name in names:
         clients = [k for k in range(job.plan.num_clients) if job.device_name(k) == name]

@@ -1,7 +1,7 @@
 """How long recorded rounds take on the devices, client by client, and on changed devices.
 
-What a client trains and who takes part stay as recorded, so that no new training is needed: the
-time of a round follows from the cost model.
+What each client trains and which clients take part stay as recorded. So no new training is needed:
+the cost model gives the time of a round.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedplt.federation import Availability, History, Job, RoundCosts, RoundRecord
 
 Seconds = NDArray[np.float64]
-"""Of a round, by client."""
+"""Seconds of a round, by client."""
 
 
 def client_seconds(job: Job) -> Seconds:
@@ -41,7 +41,7 @@ def never_there(history: History, num_clients: int) -> list[int]:
 
 
 def retimed(history: History, before: Seconds, after: Seconds) -> History:
-    """The history as it would be if the clients took other times."""
+    """The history with simulated times as if the clients' round times had changed."""
     rounds, total = [], 0.0
     for record in history.rounds:
         who = participants(record, len(before))
@@ -55,7 +55,7 @@ def retimed(history: History, before: Seconds, after: Seconds) -> History:
 
 
 def idle_share(history: History, seconds: Seconds) -> float:
-    """The share of the participants' time in which they wait for the slowest of their round."""
+    """The share of the participants' time spent waiting for the slowest one of their round."""
     waited = spent = 0.0
     for record in history.rounds:
         who = participants(record, len(seconds))
@@ -67,7 +67,7 @@ def idle_share(history: History, seconds: Seconds) -> float:
 
 
 def joules(job: Job, history: History, seconds: Seconds) -> list[float]:
-    """Energy of all rounds so far, after each round, of the devices whose watts are known."""
+    """Cumulative energy after each round, of the devices whose watts are known."""
     assert job.devices is not None
     profiles = job.devices.profiles
     watts = np.array([profile.watts or 0.0 for profile in profiles])

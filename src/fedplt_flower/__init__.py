@@ -1,6 +1,6 @@
 """FedPLT on Flower: runs whose clients are Flower nodes, and users' Flower apps.
 
-It uses :mod:`fedplt`, which does not import it. Only this package imports flwr.
+This package uses :mod:`fedplt`, which does not import it. Only this package imports flwr.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def deploy_check(
 
 @contextmanager
 def _needing_flower(what: str) -> Iterator[None]:
-    """Where Flower's packages are missing, show how to install them."""
+    """If Flower's packages are missing, show how to install them."""
     try:
         yield
     except ModuleNotFoundError as error:

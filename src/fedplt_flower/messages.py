@@ -1,4 +1,4 @@
-"""Contents of orders and answers: one pydantic class per kind, validated by the receiver."""
+"""Contents of messages: orders (server to node) and answers, validated by the receiver."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ HELLO, TRAIN, UPLOAD, EVALUATE = "query.hello", "train", "train.upload", "evalua
 ``@app.evaluate()``."""
 Index = Annotated[int, Field(ge=0, le=2**31)]
 Round = Annotated[int, Field(ge=-1)]
-"""Counted from 0; -1: none."""
+"""A round, counted from 0; -1: none."""
 Name = Annotated[str, Field(max_length=1000)]
 MAX_EXAMPLES = 10**9
-"""A message that reports more is refused."""
+"""A message that reports more examples is refused."""
 NumExamples = Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]
 Kind = TypeVar("Kind", bound=BaseModel)
 Number = Annotated[float, Field(allow_inf_nan=True)]
@@ -34,13 +34,13 @@ NUM_EXAMPLES = "num-examples"
 
 
 class Strict(BaseModel):
-    """A message with these fields, of these types, and no others."""
+    """A message with exactly these fields and types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class TrainHeader(Strict):
-    """Order to train. A user's app has its own training loop and ignores the settings for it."""
+    """Order to train. A user's app has its own training loop, so it ignores training settings."""
 
     client: Index
     round: Index
@@ -48,43 +48,43 @@ class TrainHeader(Strict):
     """The plan's fingerprint; the client's answer repeats it."""
     assignment: dict[str, Any]
     local: list[Name]
-    """Tensors that stay on the client."""
+    """Names of tensors that stay on the client."""
     recipe: dict[str, bool | str]
     """Values of :class:`fedplt.planning.LocalRecipe`."""
     local_state_round: Round
-    """Start from the local state after this round, the client's last committed one."""
+    """Start from the client's local state after this round, its last committed one."""
     oldest_state_round: Round
-    """Local states of rounds before this one are not needed again."""
+    """Of the local states up to this round, only the newest is still needed."""
     upload: bool
-    """Send the update with the answer."""
+    """Whether to send the update with the answer."""
     seed: Annotated[int, Field(ge=0)]
     training: TrainingConfig
-    """The loss, the augmentation and the data are the node's."""
+    """Training settings; loss, augmentation and data are the node's own."""
     learning_rate: Annotated[float, Field(gt=0)]
-    """Of this round and client."""
+    """The learning rate of this client in this round."""
     check: bool
-    """First compare a step of this training with full gradients times mask: the server has no data
-    for it."""
+    """Whether to first compare a step with full gradients times mask: the server has no data for
+    this self-check."""
     down: Encoding = "float32"
-    """How the model is sent."""
+    """Encoding of the model."""
     is_difference: bool = False
-    """What is sent is the difference to the reference in the local state."""
+    """Whether the order has the difference to the reference in the local state, not the model."""
     keep_reference: bool = False
-    """Save the received model as the next difference's reference."""
+    """Whether to save the received model as the reference of the next difference."""
     up: Encoding = "float32"
-    """How to send the update."""
+    """Encoding of the update."""
     layers: list[dict[str, Any]] = []
-    """Layers of the model, for a user's app; a node finds them itself."""
+    """Layers of the model, for a user's app; a node of a deployment finds them itself."""
     flow: list[dict[str, Any]] = []
     spaces: dict[str, Any] | None = None
-    """For a user's app with a sub-model: which rows and columns belong to the same units."""
+    """Coupled units, for a user's app with a sub-model: rows and columns of the same units."""
 
     def local_recipe(self) -> LocalRecipe:
         recipe: LocalRecipe = read_plain(LocalRecipe, self.recipe)
         return recipe
 
     def local_training(self, own: LocalTraining) -> LocalTraining:
-        """The node's training with the ordered settings."""
+        """The node's local training with the settings of this order."""
         return replace(own, settings=self.training, recipe=self.local_recipe())
 
 
@@ -105,13 +105,13 @@ class EvaluateHeader(Strict):
 
 
 class HelloAnswer(Strict):
-    """Who a node is."""
+    """What a node reports about itself when it joins."""
 
     client: Index
     num_examples: NumExamples | None
-    """None: reported after training, by a user's app."""
+    """Number of examples; None: a user's app reports it after training."""
     layers: Name | None
-    """Fingerprint of how the node's model is cut; None: the app takes the server's layers."""
+    """Fingerprint of the node's layers; None: a user's app receives the server's layers."""
     version: Name
     profile: AnnouncedDevice | None = None
 
@@ -126,7 +126,7 @@ class TrainAnswer(Strict):
     seconds: Annotated[float, Field(ge=0)]
     weighted_norm: Number | None
     metrics: Annotated[dict[Name, Number], Field(max_length=MAX_METRICS)] = {}
-    """Of a user's app."""
+    """Metrics of a user's app."""
 
 
 class EvaluateAnswer(Strict):
@@ -137,7 +137,7 @@ class EvaluateAnswer(Strict):
     count: NumExamples
     """Number of evaluated examples."""
     sums: Annotated[list[Number], Field(min_length=1, max_length=MAX_SUMS, fail_fast=True)]
-    """The metric's numbers, summed over them."""
+    """The metric's numbers, summed over the examples."""
     label_counts: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)] | None
     label_scores: Annotated[list[Number], Field(fail_fast=True)] | None
 
@@ -167,7 +167,7 @@ def read(kind: type[Kind], header: Any) -> Kind:
 
 
 def read_plain(kind: Any, values: Any) -> Any:
-    """Plain values of an order as one of the plan's types; nothing is imported for it."""
+    """Read plain values of an order as a type of the plan, without importing named code."""
     try:
         return TypeAdapter(kind).validate_python(values)
     except (ValidationError, IndexError, ZeroDivisionError, RecursionError) as error:

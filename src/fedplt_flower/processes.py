@@ -69,7 +69,7 @@ def end_all(process: subprocess.Popen[bytes], home: Path) -> None:
 
 
 def _ours(home: Path) -> set[int]:
-    """Processes with this FLWR_HOME in their environment (Linux), such as Ray's."""
+    """Ids of processes with this FLWR_HOME in their environment (Linux), such as Ray's."""
     mark, found = f"FLWR_HOME={home}".encode(), set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,8 +1,8 @@
 """Messages as Flower records: a header of plain values (JSON) and a few flat arrays.
 
 Arrays are float32; a model or an update in another encoding (``planning/encoding.py``) is bytes.
-The receiver trusts none of it: sizes are bounded before anything is parsed, and no name in a
-message is ever imported.
+The receiver does not trust a message: sizes are checked before anything is parsed, and no name in
+it is ever imported.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from fedplt.errors import UpdateError
 
 Arrays = Mapping[str, NDArray[Any]]
 ENCODED = ("state", "update")
-"""Arrays that may be bytes."""
+"""Names of arrays that may be bytes."""
 HEADER = "fedplt"
 """Name of the record with the header."""
 MAX_ORDER_HEADER = 64_000_000
-"""In characters; the assignment of a large sub-model lists its units."""
+"""Limit in characters; the assignment of a large sub-model lists its units."""
 MAX_ANSWER_HEADER = 2_000_000
-"""In characters: enough for a metric with 100,000 sums."""
+"""Limit in characters: enough for a metric with 100,000 sums."""
 NPY_HEADER = 1024
 """Upper bound on the bytes of an array's header."""
 MAX_ARRAYS = 8
@@ -61,7 +61,7 @@ def dump_header(header: Mapping[str, Any]) -> str:
 
 
 def load_header(text: Any, most: int = MAX_ORDER_HEADER) -> dict[str, Any]:
-    """Plain values of an untrusted header; its size is bounded, and by the parser its depth."""
+    """Plain values of an untrusted header; its size is limited here, its depth by the parser."""
     if not isinstance(text, str) or len(text) > most:
         raise UpdateError(f"its header is missing or longer than {most} characters.")
     try:

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from fedplt import ConfigError
-from fedplt.client.speed_probe import Measurement, Probe, probe
+from fedplt.client.speed_probe import Probe, TimedStep, probe
 from fedplt.cutting.find_layers import example_model
 from tests.support.flops import flop_counter
 
 
 def test_the_speed_is_the_one_that_predicts_best():
-    steps = (Measurement(1.0, 1.0, 4_000_000), Measurement(0.5, 1.0, 1_000_000))
+    steps = (TimedStep(1.0, 1.0, 4_000_000), TimedStep(0.5, 1.0, 1_000_000))
     found = Probe(0.2, steps, 8)
     assert found.flops_per_second == pytest.approx(2e6)
     assert found.predicted(steps[0]) == pytest.approx(2.0)

@@ -36,8 +36,15 @@ UNEQUAL = HEADER + "fast,3,1,1,1,10,10,5\nslow,2,1,0.02,0.02,10,10,2\n"
 def config(tmp_path):
     start, end = CONFIG.index("[clients]"), CONFIG.index("[training]")
     path = tmp_path / "tiny.toml"
-    path.write_text(CONFIG[:start].replace("alpha = 0.5", 'split = "iid"') + CONFIG[end:])
+    text = CONFIG[:start].replace("alpha = 0.5", 'split = "iid"') + CONFIG[end:]
+    path.write_text(text.replace("workers = 2", "workers = 1\ncheck = false"))
     return path
+
+
+@pytest.fixture(autouse=True)
+def _few_tried_ratios(monkeypatch):
+    """The memory of each is counted by training a step."""
+    monkeypatch.setattr("fedplt_compare.strategies.RATIOS", 15)
 
 
 @pytest.fixture

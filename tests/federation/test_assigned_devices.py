@@ -14,6 +14,7 @@ from fedplt import ClientUpdate, ConfigError, RunError
 from fedplt.client.trainer import ClientTrainer, TrainOrder
 from fedplt.client.update import update_norm
 from fedplt.configuration.device_files import read_fleet
+from fedplt.federation.assigned_devices import nominal_workload
 from fedplt.federation.availability import Availability
 from fedplt.federation.choose_clients import ClientSampler
 from fedplt.federation.loop import Federation
@@ -71,6 +72,19 @@ def test_ratios_come_from_the_planner(devices):
     workload = ExactWorkload(job.layers, local_steps=4, batch_size=16, num_examples=60)
     expected = [entry.ratio for entry in plan_fleet(profiles, workload).devices]
     assert job.plan.ratios[[0, 1, 3]].tolist() == expected
+
+
+def test_small_messages_leave_more_time_for_training(devices):
+    """The planner counts the bytes that the run sends, and so do the records of its rounds."""
+    small = {"up": "int8", "down": "int4"}
+    plain, job = planned_job(devices), planned_job(devices, messages=small)
+    assert (job.plan.ratios[1:] > plain.plan.ratios[1:]).any()
+    assert (job.plan.ratios >= plain.plan.ratios).all()
+    work, part = nominal_workload(job.config, job.layers, 60).work(1.0), job.plan.assignment(0)
+    assert work.bytes_up == upload_bytes(part, "int8")
+    assert work.bytes_down == download_bytes(part, "int4")
+    deadline = max(plan.planned.total for plan in job.devices.plan.devices)
+    assert predicted(job).max() <= deadline * (1 + 1e-9)
 
 
 def test_simulated_time_is_the_slowest_clients(devices):

@@ -112,7 +112,7 @@ def late_clients(job):
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     network=networks(),
     devices=DEVICES,

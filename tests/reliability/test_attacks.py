@@ -12,7 +12,7 @@ from tools.reliability_page import ATTACKS, PAGE, page
 from fedplt.federation.run_folder import sealed
 from fedplt.federation.run_folder.records_file import RecordsFile
 
-FEW = {"power_loss": 12, "damage": 16, "kills": 1, "fuzz": 260}
+FEW = {"power_loss": 12, "damage": 10, "kills": 1, "fuzz": 260}
 BY_MODULE = {attack.module: attack for attack in ATTACKS}
 
 
@@ -45,7 +45,7 @@ def test_power_loss_finds_a_sync_that_is_missing(forgotten, monkeypatch):
         name = {"files": "sync", "folders": "sync_folder"}[forgotten]
         monkeypatch.setattr(f"fedplt.files.{name}", lambda path: None)
     attack = BY_MODULE["power_loss"]
-    assert attack.failed(power_loss.run(25, seed=1))
+    assert attack.failed(power_loss.run(10, seed=1))
 
 
 @pytest.mark.slow
@@ -53,4 +53,4 @@ def test_damage_finds_a_seal_that_is_not_checked(monkeypatch):
     monkeypatch.setattr(sealed, "_digest", lambda text, kind: "1" * 64)
     monkeypatch.setattr(damage, "FILES", ("rounds.jsonl",))
     monkeypatch.setattr(damage, "DAMAGES", [damage._digit])
-    assert BY_MODULE["damage"].failed(damage.run(12, seed=1))
+    assert BY_MODULE["damage"].failed(damage.run(6, seed=1))

@@ -16,6 +16,8 @@ from reproduction.readme_table import (
     RUNS,
     SEEDS,
     TIMES,
+    generated,
+    note,
     table,
 )
 from reproduction.recorded import Recorded
@@ -25,7 +27,19 @@ FAST = Recorded.load(RUNS).runs[FAST_ONLY.name]
 
 
 def test_the_readme_shows_the_recorded_runs():
-    assert table() in Path("README.md").read_text(), "make results"
+    readme = Path("README.md").read_text()
+    assert generated() in readme, "make results"
+    score = next(line for line in table().splitlines() if "**FedPLT**" in line).split(" | ")[2]
+    assert f"**{score}** over seeds 3, 4 and 5" in readme  # the first lines quote the table
+    assert SEEDS == (3, 4, 5)
+
+
+def test_the_sentence_below_the_table_has_all_seeds_of_the_rows_with_more():
+    assert note() == (
+        "Over 5 seeds (also 6 and 7, which the other rows do not have): "
+        "FedAvg 84.0 ± 0.5 % and FedPLT 82.7 ± 0.9 %."
+    )
+    assert generated().endswith(f"\n\n{note()}")
 
 
 def test_only_who_takes_part_differs_from_the_recorded_full_training():

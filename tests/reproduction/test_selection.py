@@ -11,6 +11,7 @@ from reproduction.targets import (
     Target,
     accuracy_target,
     cost_target,
+    crossing_note,
     gain,
     value_at,
 )
@@ -33,15 +34,27 @@ def test_a_recorded_run_has_the_history_of_its_folder():
 
 
 def test_all_runs_of_a_table_have_the_same_rounds():
+    """As many as each contestant has some run of: shorter runs of other seeds are left out."""
     long, short = fake_run([0.5] * 30), fake_run([0.2] * 20)
-    selection = select(exp2(fedavg={1: long, 2: short}, fedplt={1: long}))
-    assert (selection.rounds, selection.seeds) == (20, [1, 2])
+    selection = select(exp2(fedavg={1: long, 2: short}, fedplt={1: short, 3: short}))
+    assert (selection.rounds, selection.seeds) == (20, [1, 2, 3])
     assert all(
         len(h.rounds) == 20 for e in selection.entries.values() for h in e.histories.values()
     )
-    # What is not asked for does not shorten the others; longer ones can be asked for.
+    selection = select(exp2(fedavg={1: long, 2: short}, fedplt={1: long, 2: long}))
+    assert selection.rounds == 30
+    assert list(selection.entries["fedavg"].runs) == [1]
+    assert list(selection.entries["fedplt"].runs) == [1, 2]
+    # What is not asked for does not shorten the others.
     assert select(exp2(fedavg={1: long}, fedplt={1: short}), ["fedavg"]).rounds == 30
-    assert list(select(exp2(fedavg={1: long, 2: short}), rounds=30).entries["fedavg"].runs) == [1]
+
+
+def test_questions_of_cost_take_runs_as_long_as_they_are():
+    long, short = fake_run([0.5] * 30), fake_run([0.2] * 20)
+    selection = select(exp2(fedavg={1: long, 2: short}, fedplt={1: long}), uncut=True)
+    assert (selection.rounds, selection.seeds) == (20, [1, 2])
+    found = selection.entries["fedavg"].histories
+    assert {seed: len(history.rounds) for seed, history in found.items()} == {1: 30, 2: 20}
 
 
 def test_a_diverged_run_is_set_apart_and_shortens_nothing():
@@ -114,3 +127,23 @@ def test_equal_communication_by_hand(two):
     assert cost_target(two, ["fedplt", "fedavg"], BYTES, 100e9) == Target(BYTES, 60e9, False)
     assert cost_target(two, ["fedplt", "heterofl"], BYTES, 40e9).value == 40e9
     assert value_at(two.entries["fedplt"].histories[1], Target(BYTES, 99e9, True), BYTES) is None
+
+
+def test_curves_cross_where_paired_seeds_do():
+    """On seed 1 FedAvg has 30 % at 40 GB, 70 % at 60 GB; seed 2 of FedPLT has no partner."""
+    slow, fast = fake_run([0.1, 0.3, 0.7, 0.8]), fake_run([0.4, 0.51, 0.51, 0.51])
+    alone = fake_run([0.9] * 4)
+    for fedplt in ({1: fast}, {1: fast, 2: alone}):
+        found = select(exp2(fedavg={1: slow}, fedplt=fedplt))
+        (note,) = crossing_note(found, "fedplt")
+        assert note == (
+            "By communication FedPLT is ahead of FedAvg up to 50 GB, and behind from 51 GB on "
+            "(seed 1)."
+        )
+    assert crossing_note(select(exp2(fedavg={1: slow}, fedplt={2: alone})), "fedplt") == []
+    other = {1: fake_run([0.9] * 4, processor="another")}
+    assert crossing_note(select(exp2(fedavg={1: slow}, fedplt=other)), "fedplt") == []
+    better = select(exp2(fedavg={1: slow}, fedplt={1: alone}))
+    assert crossing_note(better, "fedplt") == [
+        "FedPLT is ahead of FedAvg at all budgets up to 80 GB of communication (seed 1)."
+    ]

@@ -98,6 +98,31 @@ def test_a_verdict_that_hangs_on_the_mean_of_ten_says_so():
     assert verdict(ahead, results(fedplt=late, fedpmt=steady)).verdict == Verdict.HOLDS
 
 
+def ending(finals, last, tested=None):
+    """Runs by seed that are level, with another accuracy in the last round and on the test set."""
+    tested = tested or [None] * len(finals)
+    return {
+        seed: fake_run([level] * 299 + [end], test_accuracy=on_test)
+        for seed, (level, end, on_test) in enumerate(zip(finals, last, tested, strict=True), 1)
+    }
+
+
+def test_an_undecided_verdict_says_what_the_last_round_would_decide():
+    """Ahead by 0, 10 and 20 points over the last ten, less steadily, or steadily in the end."""
+    ahead = Difference("exp2", PAIR, "fedplt", "fedpmt")
+    level = flat([0.7, 0.7, 0.7])
+    steady = ending([0.70, 0.80, 0.90], [0.80, 0.80, 0.80])
+    found = results(fedplt=steady, fedpmt=level)
+    assert verdict(ahead, found).text == "not decided (tends to hold; by the last round: holds)"
+    wild = ending([0.70, 0.80, 0.90], [0.30, 0.80, 0.90])
+    found = results(fedplt=wild, fedpmt=level)
+    assert verdict(ahead, found).text == (
+        "not decided (tends to hold; by the last round: tends not to hold)"
+    )
+    few = results(fedplt=ending([0.7, 0.8], [0.8, 0.8]), fedpmt=flat([0.7, 0.7]))
+    assert verdict(ahead, few).text == "not decided (tends to hold; 2 seeds)"
+
+
 def test_a_cost_to_a_target_that_was_reached_needs_no_more_rounds():
     found = results(fedplt=climbing(5e9), fedavg=climbing(10e9))
     saving = Saving("exp2", PAIR, "fedplt", "fedavg", "bytes", 0.2)
@@ -141,6 +166,25 @@ def test_balance_and_accuracy():
     assert falls.evidence(results("exp1", balanced=finals["balanced"])) is None
 
 
+def test_balance_by_the_last_round_and_on_the_test_set():
+    """Accuracy falls with imbalance over the last ten; it rises in the last round."""
+    falls = FallsWithImbalance("exp1", PAIR)
+    levels = (0.8, 0.7, 0.6)
+    signs = {"mean": (-1, -1, -1), "last": (1, 1, 1), "test": (1, -1, 1)}  # by seed
+    finals = {
+        name: ending(*([level + step * sign / 100 for level, sign in zip(levels, each, strict=True)]
+                       for each in signs.values()))
+        for step, name in enumerate(("balanced", "mild", "moderate", "large"))
+    }  # fmt: skip
+    others = falls.evidence(results("exp1", **finals)).others
+    assert (others["last round"].text, others["last round"].decision) == ("+1.00, p < 0.001", False)
+    assert others["test set"].text.startswith("+0.33, p = 0.")
+    assert others["test set"].decision is None
+    assert verdict(falls, results("exp1", **finals)).text == (
+        "holds (by the last round: does not hold; by the test set: not decided)"
+    )
+
+
 def test_spread_over_seeds():
     smaller = SmallerSpread("exp2", PAIR, "fedplt", "fedavg")
     wide, narrow = flat([0.6, 0.7, 0.8]), flat([0.700, 0.701, 0.702])
@@ -153,6 +197,21 @@ def test_spread_over_seeds():
     alone = results(fedplt=flat([0.6]), fedavg=flat([0.6]))
     assert smaller.evidence(alone).ours == "too few seeds for a spread"
     assert verdict(smaller, alone).text == "not decided (1 seed)"
+
+
+def test_spread_by_the_last_round_and_on_the_test_set():
+    """The first is steadier over the last ten and on the test set, not in the last round."""
+    smaller = SmallerSpread("exp2", PAIR, "fedplt", "fedavg")
+    wide, narrow = [0.6, 0.7, 0.8], [0.700, 0.701, 0.702]
+    found = results(
+        fedplt=ending(narrow, wide, narrow), fedavg=ending([0.5, 0.7, 0.9], narrow, wide)
+    )
+    evidence = smaller.evidence(found)
+    assert evidence.others["last round"].text.startswith("10.00 against 0.10, ratio in [")
+    assert evidence.others["test set"].text.startswith("0.10 against 10.00, ratio in [")
+    assert verdict(smaller, found).text == "holds (by the last round: does not hold)"
+    untested = results(fedplt=ending(narrow, wide), fedavg=ending([0.5, 0.7, 0.9], narrow))
+    assert set(smaller.evidence(untested).others) == {"last round"}
 
 
 def climbing(up):
@@ -183,6 +242,13 @@ def test_fewer_parameters_need_an_accuracy_on_par():
         "accuracy -0.03"
     )
     assert verdict(less, found).verdict == Verdict.HOLDS
+    late = ending([0.80, 0.81, 0.82], [0.85, 0.86, 0.87], [0.801, 0.811, 0.821])
+    tested = {seed: replace(run, test_accuracy=run.accuracy[-1]) for seed, run in ours.items()}
+    by_other = results("exp1", balanced=tested, fedavg=late)
+    others = less.evidence(by_other).others
+    assert others["last round"].text == "-5.00 [-5.00, -5.00]"
+    assert others["test set"].text == "-0.10 [-0.10, -0.10]"
+    assert verdict(less, by_other).text == "holds (by the last round: does not hold)"
     worse = results("exp1", balanced=ours, fedavg=flat([0.85, 0.86, 0.87]))
     assert verdict(less, worse).text == "does not hold (worse)"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedplt import Aggregator, ClientUpdate, Layer, Layers, TensorSpec, make_plan
@@ -80,6 +80,7 @@ def test_a_new_update_of_a_block_replaces_the_old_one():
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
+@settings(max_examples=40)
 @given(
     st.integers(0, 2**31),
     st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]),

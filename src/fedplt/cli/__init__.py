@@ -29,7 +29,7 @@ for package in BESIDE:
 
 def main(application: typer.Typer = app) -> None:
     """Entry point: a ``FedpltError`` prints one message and exits with 2, without a traceback."""
-    # Workers and other processes that this one starts do not search the current folder first.
+    # Child processes, such as workers, must not search the current folder first.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     try:
         with _short_warnings():

@@ -126,12 +126,12 @@ def _console(stderr: bool = False) -> Console:
         markup=False,
         emoji=False,
         force_terminal=terminal,
-        soft_wrap=True,  # terminals wrap lines; files and pipes get whole ones
+        soft_wrap=True,  # terminals wrap lines themselves; files and pipes get long lines
     )
 
 
 out = _console()
-"""What a verb answers, on stdout; silent with --quiet and --json."""
+"""The answer of a verb, on stdout; silent with --quiet and --json."""
 status = _console(stderr=True)
 """Progress and hints; silent with --quiet."""
 err = _console(stderr=True)
@@ -139,7 +139,7 @@ err = _console(stderr=True)
 
 
 def _by_name(known: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Completes built-in names, and files."""
+    """Shell completion of built-in names and files."""
 
     def complete(incomplete: str) -> list[str]:
         folder, start = os.path.split(incomplete)
@@ -184,7 +184,7 @@ def verb(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a verb. Every verb takes --quiet and --json, and calls :func:`print_json` once.
 
-    ``examples``: show those of ``VERBS`` below the help.
+    ``examples``: show the examples in ``VERBS`` below the help.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -218,7 +218,7 @@ def verb(
 
 
 def _help(function: Callable[..., None]) -> str:
-    """The docstring, one line per paragraph, so that a terminal of any width can wrap it."""
+    """The docstring with one line per paragraph, which terminals wrap to their width."""
     paragraphs = (inspect.getdoc(function) or "").split("\n\n")
     return escape("\n\n".join(text.replace("\n", " ") for text in paragraphs))
 
@@ -227,12 +227,12 @@ def _examples(function: Callable[..., None]) -> str:
     name = function.__name__.replace("_", " ")
     shown = [line for verbs in VERBS.values() for line in verbs.get(name, ())]
     assert shown, f"VERBS lacks {name!r}"
-    # An empty line between two lines, or the help joins them.
+    # An empty line between two lines, or else the help joins them.
     return escape("\n\n".join(["Examples:" if len(shown) > 1 else "Example:", *shown]))
 
 
 def _literal(hint: Any) -> Any:
-    """An option whose help text is no markup: ``[privacy]`` is a section, not a style."""
+    """Escape markup in the help of an option: ``[privacy]`` is a section, not a style."""
     if get_origin(hint) is not Annotated:
         return hint
     kind, info, *more = get_args(hint)
@@ -242,14 +242,14 @@ def _literal(hint: Any) -> Any:
 
 
 def print_json(answer: Callable[[], Any] | Any) -> None:
-    """With --json: print the answer, plain values or a function that gives them."""
+    """With --json, print the answer: plain values, or a function that returns them."""
     if _as_json:
         values = answer() if callable(answer) else answer
         typer.echo(json_text(values))
 
 
 def json_text(values: Any) -> str:
-    """As JSON, which has no NaN and no infinity: they become null."""
+    """Values as JSON; NaN and infinity, which JSON lacks, become null."""
     return json.dumps(_finite(values), indent=2, default=str, allow_nan=False)
 
 

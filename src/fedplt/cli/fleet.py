@@ -137,7 +137,7 @@ def probe(
         "up": up,
     }
     text = f"[[device]]\n{tomli_w.dumps(device)}"
-    # The text is a comment of the fleet file that `fedplt probe fcn > device.toml` makes.
+    # Printed as a comment: `fedplt probe fcn > device.toml` makes a fleet file.
     lines = [*found.summary().splitlines(), "The bandwidths were not measured."]
     out.print("\n".join(f"# {line}".rstrip() for line in lines))
     out.print("\n" + text, end="")

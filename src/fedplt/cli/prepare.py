@@ -56,7 +56,7 @@ def init(
 
 @contextmanager
 def fetch_progress(console: Console) -> Iterator[OnFetch]:
-    """Show a progress bar per fetched file on a terminal, else a line."""
+    """Show a progress bar per fetched file on a terminal, or else a line."""
     tasks: dict[str, TaskID] = {}
     columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn()]
     progress = Progress(*columns, console=console, transient=True)
@@ -110,8 +110,7 @@ def cut(
         typer.Argument(help="fcn, cnn, resnet8, vit, text, or an import path: my_package:build."),
     ],
     example: Annotated[
-        str | None,
-        typer.Option(help="Import path of a function that returns an input batch."),
+        str | None, typer.Option(help="Import path of a function that returns an input batch.")
     ] = None,
     shape: Annotated[
         str | None,
@@ -190,7 +189,7 @@ def cut(
 def _show_memory(
     model: nn.Module, inputs: Any, layers: Layers, batch_size: int
 ) -> list[dict[str, Any]]:
-    """Print what training holds at several ratios, and with the first half of the layers frozen."""
+    """Print the memory of training at several ratios, and with the first half of layers frozen."""
     from fedplt.client.training_memory import MemoryCounter
     from fedplt.fleet import planned_share
     from fedplt.planning import make_plan

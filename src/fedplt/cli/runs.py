@@ -129,8 +129,7 @@ def evaluate(
     ],
     best: Annotated[bool, typer.Option(help="Evaluate the model of the best round.")] = False,
     which: Annotated[
-        str,
-        typer.Option(help="model (final), last, average (with server.average), or best."),
+        str, typer.Option(help="model (final), last, average (with server.average), or best.")
     ] = "model",
     client: Annotated[
         int | None, typer.Option(help="Use the layers that this client keeps (fedbn).")
@@ -188,7 +187,7 @@ def curve(
         each, last = (", ".join(metric.number(v, 1) for v in values) for values in (finals, lasts))
         out.print(
             f"{name}: {text} ({note}; mean of the last 10 evaluations: {each}; last evaluation: "
-            f"{last})",
+            f"{last})"
         )
         found[name] = {metric.name: finals, "last": lasts, "mean": mean, "sample_std": std}
     save_picture(figures().score_figure(groups), picture)

@@ -1,7 +1,7 @@
 """``backward``, ``torch.autograd.grad`` and gradient hooks inside a ``train_only`` block.
 
-A slice's gradient has two sources. Kernels compute it for the slice; where torch uses the parameter
-itself (a normalization layer, a gradient of a gradient), it is a part of the parameter's gradient.
+A slice's gradient has two sources. Kernels compute it for the slice alone. Where torch itself uses
+the parameter (normalization layers, second derivatives), it is cut out of the full gradient.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fedplt.torch_internals import DisableTorchFunction, make_grads, run_backwar
 
 
 class AutogradCalls:
-    """What these functions do instead of torch's own."""
+    """Replacements of these torch functions inside the block."""
 
     def __init__(
         self, part: TrainableSlices, mode: TorchFunctionMode, required: dict[int, bool]
     ) -> None:
-        """``required``: by identity, whether the model's parameters require gradients."""
+        """``required``: ``id(parameter)`` -> whether it required a gradient before the block."""
         self.part, self.mode, self.required = part, mode, required
 
     def backward(self, tensor: Tensor, gradient: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -104,7 +104,7 @@ class AutogradCalls:
         is_grads_batched: bool = False,
         materialize_grads: bool = False,
     ) -> tuple[Tensor | None, ...]:
-        """As ``torch.autograd.grad``; inputs may be slices."""
+        """``torch.autograd.grad`` whose inputs may be slices."""
         owners = {
             id(leaf): (slices, rows)
             for slices in self.part.slices.values()
@@ -167,7 +167,7 @@ class AutogradCalls:
             )
         self.part.note_hook(tensor)
         require_gradient(tensor)
-        # An untrained parameter has no gradient inside the block: its hooks are for later.
+        # An untrained parameter has no gradient inside the block: its hooks run after it.
         is_untrained = not tensor.requires_grad and self.required.get(id(tensor), False)
         if is_untrained:
             tensor.requires_grad_()

@@ -125,7 +125,7 @@ def _batch(samples: Samples, chunk: int) -> tuple[Any, Any, int]:
 
 @contextmanager
 def seeded(purpose: str, chunk: int = 0) -> Iterator[None]:
-    """Data sets and models may draw at random: a chunk gets the same numbers in every worker."""
+    """Seed the random draws of data sets and models: a chunk gives the same in every worker."""
     with torch.random.fork_rng(devices=[]), seeded_globals(0, purpose, client=chunk):
         seed_torch(torch_seed(0, purpose, client=chunk))
         yield
@@ -136,12 +136,12 @@ def num_chunks(samples: Samples) -> int:
 
 
 def statistics_chunks(samples: Samples) -> int:
-    """Chunks to gather running statistics over: one example alone has no variance."""
+    """Number of chunks for running statistics; a chunk of one example has no variance."""
     return max(1, num_chunks(samples) - (len(samples) % CHUNK == 1))
 
 
 def combine_statistics(gathered: Sequence[tuple[int, Tensor]]) -> Tensor:
-    """The mean of the chunks' statistics, by examples; given in chunk order."""
+    """The mean of the chunks' statistics, weighted by examples; given in chunk order."""
     (number, values), *rest = gathered
     total = number * values
     for number, values in rest:

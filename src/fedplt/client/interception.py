@@ -1,9 +1,9 @@
 """The function mode of a ``train_only`` block: runs kernels instead of torch's operations.
 
 An operation that is called with a planned parameter itself runs as a kernel
-(:mod:`fedplt.kernels.dispatch`). Other uses of a planned parameter are torch's own; they are
-noted, so that a fused step does not change what the backward pass still reads. Reading and setting
-``.grad``, ``.data`` and ``.requires_grad`` of the model's parameters works as without the block.
+(:mod:`fedplt.kernels.dispatch`). Other uses of a planned parameter run as torch's own operations.
+They are noted, so that a fused step does not change values that the backward pass still reads.
+``.grad``, ``.data`` and ``.requires_grad`` of the model's parameters behave as without the block.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _METADATA_FUNCTIONS = {
     for name in _METADATA
     if hasattr(_TENSOR, name)
 }
-"""They read a tensor's metadata, not its values."""
+"""Functions that read a tensor's metadata, not its values."""
 _NEVER_PLANNED = {Tensor, int, float, bool, str, type(None), torch.dtype, torch.Size}
-"""Parameters are none of these."""
+"""Types that a planned parameter cannot have."""
 _MODULE_HOOKS = "torch.utils.hooks"
 _GET_GRAD, _SET_GRAD = _TENSOR.grad.__get__, _TENSOR.grad.__set__
 _GET_DATA, _SET_DATA = _TENSOR.data.__get__, _TENSOR.data.__set__
@@ -58,23 +58,23 @@ _VIEWS = ("T", "mT", "H", "mH", "real", "imag")
 """Attributes that are computed from a tensor's values."""
 _NOT_COMPUTED = ("__deepcopy__", "__reduce_ex__", "__repr__", "__format__", "__set__", "detach")
 _WRITABLE = ("__setitem__", "numpy", "__array__", "__dlpack__")
-"""Functions that write to a tensor, or share its memory."""
+"""Functions that write to a tensor or expose its memory."""
 
 
 class Interception(TorchFunctionMode):
-    """Active inside the block."""
+    """The function mode that is active inside the block."""
 
     def __init__(self, part: TrainableSlices, required: dict[int, bool]) -> None:
         super().__init__()
         self.part = part
         self._required = required
-        """By identity: whether the model's parameters required gradients before the block."""
+        """``id(parameter)`` -> whether it required a gradient before the block."""
         self._leaves = part.owners
         self._memories = {memory_of(parameter) for parameter in part.model.parameters()}
         self._handlers: dict[Callable[..., Any], Callable[..., Any] | None] = {
             **dict.fromkeys(KERNEL_OF, self._operate),
             **dict.fromkeys(_METADATA_FUNCTIONS, _call),
-            # A patched function calls torch's own: it is left to _find_handler.
+            # A patched relu calls torch's own, which _find_handler handles.
             **{f: self._relu for f in (F.relu, torch.relu, Tensor.relu) if is_original(f)},
             Tensor.retain_grad: self._observe,
             **dict.fromkeys((Tensor.expand_as, Tensor.view_as), self._view),
@@ -86,9 +86,9 @@ class Interception(TorchFunctionMode):
                 for function, special in self._special().items()
             },
         }
-        """By torch function; None: only note the planned parameters that it uses."""
+        """Handlers by torch function; None: only note the planned parameters that it uses."""
         self.has_frozen = any(needs and id_ not in part.slices for id_, needs in required.items())
-        """Some activations have no gradient, but would have one in full training."""
+        """Whether some activations have no gradient, but would have one in full training."""
 
     def _special(self) -> dict[Callable[..., Any], Callable[..., Any]]:
         calls = AutogradCalls(self.part, self, self._required)
@@ -151,7 +151,7 @@ class Interception(TorchFunctionMode):
             self._note_uses(args[:1])
         if result is NotImplemented:
             result = self._carry(func, args, kwargs)
-        if func is not _EMBEDDING:  # it gives columns of a weight where a Linear gives rows
+        if func is not _EMBEDDING:  # its outputs are columns of the weight, a Linear's are rows
             self.part.paths.note_output(args, result)
         if self.has_frozen:
             self.mark(result, args, kwargs)
@@ -190,7 +190,7 @@ class Interception(TorchFunctionMode):
         return result
 
     def _carriers(self, values: Any, made: dict[int, Any]) -> list[Any]:
-        """The values with planned parameters replaced; ``made``: the parameter, by carrier."""
+        """Replace planned parameters by carriers; ``made``: ``id(carrier)`` -> parameter."""
         result = []
         for value in values:
             if type(value) in (list, tuple):
@@ -208,7 +208,7 @@ class Interception(TorchFunctionMode):
         return self._carry(func, args, kwargs)
 
     def _observe(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The gradient of an activation will be read, or may be (``grad_fn``)."""
+        """The gradient of an activation will be read, or may be through ``grad_fn``."""
         self._note_uses(args)
         require_gradient(args[0])
         if not args[0].is_leaf:
@@ -216,7 +216,7 @@ class Interception(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _get_leaf(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A model may branch on ``is_leaf``."""
+        """A model may branch on ``is_leaf``: give the answer of full training."""
         require_gradient(args[0])
         return func(*args, **kwargs)
 
@@ -246,12 +246,12 @@ class Interception(TorchFunctionMode):
                 return True
         return False
 
-    # Forwards of modules. They do what this mode does, without the dispatch of torch, which takes
-    # as long as a small operation.
+    # Forwards of modules. They do the same as this mode without torch's dispatch, whose overhead is
+    # as large as a small operation.
 
     def linear(self, module: nn.Linear, input: Any) -> Any:
         own = module._parameters
-        # Else one of them is a buffer, or computed.
+        # Otherwise one of them is a buffer, or computed.
         if "weight" in own and "bias" in own and not is_shadowed(module):
             return self._direct("linear", _LINEAR, module, (input, own["weight"], own["bias"]))
         return type(module).forward(module, input)
@@ -292,7 +292,7 @@ class Interception(TorchFunctionMode):
             return result
 
     def _note_uses(self, values: Any) -> None:
-        """Torch itself uses planned parameters: no fused step may change them early."""
+        """Note parameters that torch itself uses: no fused step may change them early."""
         slices = self.part.slices
         for value in values:
             if isinstance(value, (list, tuple)):
@@ -339,10 +339,10 @@ class Interception(TorchFunctionMode):
         self._memories.add(memory_of(tensor))
 
     def _get_requires(self, tensor: Tensor) -> bool:
-        """For parameters, the value from before the block, as loops and copies expect it.
+        """For parameters, the value from before the block, which loops and copies expect.
 
         Activations that would require a gradient in full training do so from now on: a model may
-        branch on it. Torch's module hooks must see the real ``requires_grad``.
+        branch on ``requires_grad``. Torch's module hooks must see the real value.
         """
         before = self._required.get(id(tensor))
         if before is None and self.has_frozen:
@@ -364,19 +364,19 @@ class Interception(TorchFunctionMode):
         return tensor
 
     def _note_writing(self, targets: Iterable[Tensor]) -> None:
-        """Writes to the memory of parameters may change untrained rows; those to slices do not."""
+        """Note writes to parameters, which may change untrained rows; writes to slices cannot."""
         for target in targets:
             if id(target) not in self._leaves and memory_of(target) in self._memories:
                 self.part.note_write()
 
 
 def _is_alone(input: Any) -> bool:
-    """No other function mode is active, and the input is an ordinary tensor."""
+    """Whether no other function mode is active, and the input is an ordinary tensor."""
     return type(input) is Tensor and num_all_modes() == 1
 
 
 def _takes_leaves(func: Callable[..., Any]) -> bool:
-    """Functions that read attributes of a tensor or copy it, and compute nothing with it."""
+    """Whether a function only reads attributes of a tensor or copies it, without computing."""
     name = getattr(func, "__name__", "")
     if name == "__get__":
         return func.__self__.__name__ not in _VIEWS  # type: ignore[attr-defined]

@@ -38,13 +38,13 @@ from fedplt.torch_internals import DisableTorchFunction, seed_torch
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """Local training: its settings, and the objects that these name or that the method adds."""
+    """Local training: its settings, and the objects that the settings name or the method adds."""
 
     settings: TrainingConfig = TrainingConfig()  # noqa: RUF009 (it is frozen)
     loss: Loss = classification_loss
     augment: Augment | None = None
     recipe: LocalRecipe = DEFAULT_RECIPE
-    """What the method changes in local training."""
+    """The method's changes to local training."""
 
     __repr__ = brief
 
@@ -71,8 +71,8 @@ def train_client(
 
     ``examples`` are the client's examples in ``samples``. All randomness (batches, dropout,
     augmentation, the global generators of torch, NumPy and Python) is keyed by (seed, round,
-    client). ``on_write`` is called at the end if the model wrote to its parameters itself, so that
-    untrained rows may have changed; ``on_step`` before every step, to end the training by raising.
+    client). ``on_write`` is called at the end if the model itself wrote to its parameters, so that
+    untrained rows may have changed. ``on_step`` is called before every step; raising ends training.
     """
     random = generator(seed, "batches", round=round, client=client)
     seed_torch(torch_seed(seed, "training", round=round, client=client))
@@ -111,7 +111,7 @@ def train_client(
                 loss = training.loss(outputs, targets)
                 if share == 1:
                     part.backward(loss)
-                else:  # not part.backward: its fused step would not wait for the other parts
+                else:  # not part.backward: its fused step would not wait for the others
                     loss = loss * share
                     loss.backward()
                 shares.append(loss.detach())
@@ -132,7 +132,7 @@ def _undo_writes(part: TrainableSlices, before: dict[str, Tensor]) -> None:
             continue
         with torch.no_grad():
             part.untrained[name].copy_(old)
-        if name not in shared:  # others get the server's values anyway
+        if name not in shared:  # shared ones get the server's values anyway
             warnings.warn(
                 f"{name} is not trained, but the model changes it in training; it is put back to "
                 "its initial value after every client.",
@@ -166,9 +166,9 @@ def _stepper(
 def _fused_steps(
     part: TrainableSlices, training: LocalTraining, inputs: Any
 ) -> Callable[[Any, Any], Tensor | None]:
-    """Steps without autograd, for a model that is a chain, and batches such as these inputs.
+    """A function that takes a step without autograd, if the model is a chain of Linear and ReLU.
 
-    They return the loss, or None: then nothing was done.
+    It returns the loss, or None if it did nothing. ``inputs``: an example of the batches.
     """
     forward = vars(part.model).get("forward")
     chained = forward.forward if type(forward) is BlockForward else None
@@ -187,7 +187,7 @@ def _fused_steps(
 
 
 def _no_step(inputs: Any, targets: Any) -> None:
-    """Every step needs autograd."""
+    """Do nothing: every step needs autograd."""
 
 
 def batches(
@@ -204,9 +204,9 @@ def batches(
 
 
 def _micro_batches(indices: Tensor, settings: TrainingConfig) -> Iterable[tuple[Tensor, float]]:
-    """The parts of a batch whose gradients are added up, and their shares of it.
+    """The micro-batches of a batch, and each one's share of its examples.
 
-    The whole batch, or micro-batches.
+    Without ``micro_batch``, the whole batch.
     """
     with DisableTorchFunction():
         number = len(indices)
@@ -215,7 +215,7 @@ def _micro_batches(indices: Tensor, settings: TrainingConfig) -> Iterable[tuple[
         return [(part, len(part) / number) for part in indices.split(settings.micro_batch)]
 
 
-# What a recipe changes in the model.
+# Changes that a recipe makes to the model.
 
 
 @contextmanager
@@ -293,8 +293,8 @@ def train_held(
 ) -> Iterator[TrainableSlices]:
     """:func:`train_only` with what the recipe changes in the model.
 
-    Inside the block ``held.module.parameters()`` are the trained slices, so that an optimizer over
-    the model's parameters is one over the slices.
+    Inside the block ``held.module.parameters()`` are the trained slices, so an optimizer made from
+    the model's parameters optimizes the slices.
     """
     module = held.module
     with (

@@ -1,4 +1,4 @@
-"""Metrics: how a score is computed exactly, shown and compared; the built-in metrics."""
+"""Metrics: how a score is computed, shown and compared; the built-in metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MetricInfo:
 
     name: str
     direction: Literal["higher", "lower"]
-    """Which scores are better."""
+    """Whether higher or lower scores are better."""
     unit: str = ""
     """``"%"``: scores are fractions, and shown times 100."""
     format: str = ".4g"
@@ -48,7 +48,7 @@ class MetricInfo:
 
     @property
     def scale(self) -> float:
-        """A shown number is the score times this."""
+        """Factor from the score to the shown number."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
@@ -58,7 +58,7 @@ class MetricInfo:
 
     @property
     def shown_limits(self) -> tuple[float, float] | None:
-        """Limits of an axis; None: those of the data."""
+        """Limits of an axis; None: use the limits of the data."""
         return self.limits and (self.scale * self.limits[0], self.scale * self.limits[1])
 
     def number(self, score: float, more_digits: int = 0) -> str:
@@ -101,16 +101,16 @@ class Metric(MetricInfo):
     """A metric: numbers per example, and how their sums over all examples become the score.
 
     ``Metric(function, name="pinball", direction="lower")``: ``function(outputs, targets)`` gives
-    one number per example, and the score is their mean. A score that is not a mean needs
-    ``finish(sums, num_examples)``: the function then gives several numbers per example, which are
-    summed over all of them, so that the score is exact for any batches and clients.
+    one number per example, and the score is their mean. For a score that is not a mean, the
+    function gives several numbers per example. They are summed over all examples, and
+    ``finish(sums, num_examples)`` gives the score: exact for any batches and clients.
     """
 
     function: Callable[[Any, Any], Tensor]
     finish: Callable[[Sums, int], float] = field(default=mean_of, kw_only=True)
     row_limits: tuple[float, float] | None = field(default=None, kw_only=True)
-    """Smallest and largest number that the function gives for an example; evaluations of nodes
-    outside are refused. Default: ``limits`` if the score is a mean, else no limits."""
+    """Smallest and largest number that the function gives for an example; evaluations of nodes that
+    exceed them are refused. Default: ``limits`` if the score is a mean, else no limits."""
 
     @property
     def is_mean(self) -> bool:
@@ -229,7 +229,7 @@ def _explained(sums: Sums, num_examples: int) -> float:
     errors, total, squares = sums.reshape(3, -1)
     spread = squares - total**2 / num_examples
     if (errors < 0).any() or (spread < -1e-9 * squares).any() or (squares < 0).any():
-        raise DataError("R2: no targets have these sums and squares.")  # a client reports them
+        raise DataError("R2: no targets have these sums and squares.")  # reported by a client
     constant = spread <= 1e-12 * squares
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(constant, np.where(errors > 0, 0.0, 1.0), 1 - errors / spread)

@@ -1,6 +1,6 @@
-"""A model's outputs next to its targets, in the form that losses and metrics compute with.
+"""Bring a model's outputs and targets into the form that losses and metrics need.
 
-Outputs are a tensor, or an object or dictionary with ``logits`` as Hugging Face models give it.
+Outputs are a tensor, or an object or dictionary with ``logits`` (Hugging Face models).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedplt.errors import DataError
 
 IGNORED = -100
-"""Labels that cross entropy leaves out, such as those of padding."""
+"""The label that cross entropy ignores, such as for padding."""
 
 
 def logits_of(outputs: Any) -> Tensor:
@@ -48,7 +48,7 @@ def class_scores(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def aligned(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs and targets of one shape, (examples, ...), and of the outputs' type."""
+    """Outputs and targets with the same shape, (examples, ...), and the outputs' type."""
     logits = logits_of(outputs)
     if logits.ndim == targets.ndim + 1 and logits.shape[-1] == 1:
         targets = targets.unsqueeze(-1)
@@ -63,11 +63,11 @@ def aligned(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def next_tokens(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores (examples, vocabulary, tokens), and for each the token that follows.
+    """Scores (examples, vocabulary, tokens), and the next token for each of them.
 
-    A tensor has the vocabulary on its last or its second axis, and its targets are already the
-    following tokens. Models that wrap their logits have it last, and their targets are the inputs:
-    output number t is about target t + 1.
+    If the outputs are a tensor, the vocabulary is its last or second axis, and the targets are
+    already the next tokens. If a model wraps its logits, the vocabulary is the last axis, and the
+    targets are the inputs: output t predicts target t + 1.
     """
     logits = logits_of(outputs)
     if logits is not outputs:
@@ -77,7 +77,7 @@ def next_tokens(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def vocabulary_axis(outputs: tuple[int, ...], targets: tuple[int, ...]) -> int:
-    """The axis of the vocabulary: not the one of the tokens, which the targets have.
+    """The axis of the vocabulary: the targets show which one has the tokens, it is the other.
 
     >>> vocabulary_axis((8, 20, 100), (8, 20)), vocabulary_axis((8, 100, 20), (8, 20))
     (2, 1)

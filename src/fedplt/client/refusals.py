@@ -1,4 +1,4 @@
-"""Errors of a ``train_only`` block: what it refuses, when it happens, and what to do instead."""
+"""Errors of a ``train_only`` block: what it refuses, and what to do instead."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fedplt.kernels import Slices
 from fedplt.torch_internals import is_functorch_tensor
 
 _ENDED = "_fedplt_block_ended"
-"""Attribute of slices whose block has ended."""
+"""Name of an attribute that marks slices whose block has ended."""
 _WHOLE_MATRICES = {"adafactor", "muon", "shampoo", "soap", "lamb", "lars"}
-"""Class names of optimizers whose step of a row depends on other rows of the matrix."""
+"""Class names of optimizers in which the step of a row depends on other rows of the matrix."""
 
 
 def tensor_of(model: nn.Module, name: str) -> Any:
@@ -109,12 +109,12 @@ def explained_errors() -> Iterator[None]:
 _in_blocks: set[int] = set()
 """Identities of the parameters of all models that are in a block."""
 _inspected: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
-"""Checked optimizers, and how many parameters they held then: groups may be added."""
+"""Checked optimizers, and their number of parameters at the check: groups may be added later."""
 
 
 @contextmanager
 def refused_optimizers(own: Collection[int], leaves: Collection[Tensor]) -> Iterator[None]:
-    """Refuse optimizers that change untrained values, and after the block those of its slices.
+    """Refuse optimizers that change untrained values, or that step its slices after the block.
 
     ``own``: identities of the model's parameters; ``leaves``: the slices.
     """
@@ -159,7 +159,7 @@ def _check_optimizer(optimizer: Optimizer) -> None:
 
 
 def refuse_ended(tensors: Iterable[Any], holder: str) -> None:
-    """Refuse slices of a block that has ended: backward passes do not reach them."""
+    """Refuse slices of a block that has ended: backward passes no longer reach them."""
     if any(hasattr(tensor, _ENDED) for tensor in tensors):
         raise CutError(
             f"{holder} slices of a train_only block that has ended, so nothing would be trained. "
@@ -171,7 +171,7 @@ def refuse_ended(tensors: Iterable[Any], holder: str) -> None:
 def new_gradient_node(parameter: Tensor) -> None:
     """Give a parameter a new autograd node: graphs from before and after do not share it.
 
-    Torch drops the old node when the data get another type.
+    Torch drops the old node when the data type changes.
     """
     memory = parameter.data
     other = torch.float32 if parameter.dtype is torch.float16 else torch.float16
@@ -188,7 +188,7 @@ def refuse_late_gradient(name: str, gradients: Any) -> None:
 
 
 def memory_of(tensor: Tensor) -> int:
-    """Address of its memory; 0 where it is not known (sparse, nested, in vmap or grad)."""
+    """Address of a tensor's memory; 0 if it is not known (sparse, nested, in vmap or grad)."""
     if tensor.layout is not torch.strided or tensor.is_nested or is_functorch_tensor(tensor):
         return 0
     return tensor.untyped_storage().data_ptr()

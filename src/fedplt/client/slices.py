@@ -54,11 +54,11 @@ class TrainableSlices:
         self._views: list[tuple[Tensor, int, Rows, list[Tensor]]] = []
         """Every tensor with trained slices, its axis, rows and slices, in the update's order."""
         self._memory: dict[int, tuple[Tensor, Tensor]] = {}
-        """By identity: tensors that got new memory for the block, and their old memory."""
+        """By ``id``: tensors that got new memory for the block, and their old memory."""
         self.owners: dict[int, Slices] = {}  # by the leaf's identity
         self._parameters: dict[str, nn.Parameter] = {}
         self.slices: dict[int, Slices] = {}  # by the parameter's identity: it may be tied
-        self._rows: dict[tuple[int, int], TrainedRows] = {}  # of a weight with a bias
+        self._rows: dict[tuple[int, int], TrainedRows] = {}  # by the ids of weight and bias
         self._old_statistics: list[tuple[Statistics, Tensor, Tensor]] = []
         try:
             for tensor, rows in self.assignment.trained_rows:
@@ -67,9 +67,9 @@ class TrainableSlices:
             self.release()
             raise
         self.has_hooks = False
-        """Gradients of slices have hooks."""
+        """Whether gradients of slices have hooks."""
         self.has_kernels = not num_function_modes()
-        """No other function mode is active: kernels would hide operations from it."""
+        """Whether no other function mode is active: kernels would hide operations from it."""
         self.untrained = {n: p for n, p in model.named_parameters() if id(p) not in self.slices}
         self._untrained_ids = {id(p): p for p in self.untrained.values()}
         self._statistics = self._find_statistics()
@@ -109,7 +109,7 @@ class TrainableSlices:
                 self.owners[id(leaf)] = owner
 
     def _find_views(self, tensor: Tensor) -> None:
-        """Set the views of a tensor's slices, after its memory was found or replaced."""
+        """Set the views of a tensor's slices; called again when its memory is replaced."""
         for other, axis, rows, views in self._views:
             if other is tensor:
                 # detach() shares the version counter, .data does not.
@@ -155,11 +155,11 @@ class TrainableSlices:
         return next((name for name, p in own if p is tensor), "a buffer")
 
     def _find_statistics(self) -> dict[int, Statistics]:
-        """Of every normalization layer that has some, by the identity of its running mean."""
+        """Running statistics of the normalization layers, by the ``id`` of the running mean."""
         trained = {t.module: rows for t, rows in self.assignment.trained_rows if t.is_buffer}
         for tensor in self.assignment.layers.tensors:
             if tensor.is_buffer and tensor.name in self.assignment.local:
-                # They are not aggregated, so this client needs those of all channels.
+                # They are not aggregated, so this client needs its own for all channels.
                 trained[tensor.module] = ((0, tensor.num_rows),)
         result = {}
         for name, module in self.model.named_modules():
@@ -180,7 +180,7 @@ class TrainableSlices:
         self._memory.clear()
 
     def _restore_statistics(self) -> None:
-        """Of untrained channels: a layer in another thread, without the mode, changes them."""
+        """Restore untrained channels: a layer in another thread, without the mode, changes them."""
         with torch.no_grad():
             for statistics, *old in self._old_statistics:
                 for now, before in zip((statistics.mean, statistics.var), old, strict=True):
@@ -194,7 +194,7 @@ class TrainableSlices:
     def rows_of(self, weight: Any, bias: Any, axis: int = 0) -> TrainedRows | None:
         """The trained rows of a weight with its bias, for a kernel with outputs on ``axis``.
 
-        None where the weight is not planned with this axis, or the bias is no parameter.
+        None if the weight is not planned with this axis, or the bias is not a parameter.
         """
         found = self._rows.get((id(weight), id(bias)))
         if found is not None:
@@ -226,7 +226,7 @@ class TrainableSlices:
         return found if found.is_usable(axis) else None
 
     def _no_rows(self, weight: Any, axis: int) -> Slices | None:
-        """No rows: a frozen weight above the lowest trained layer, whose kernel skips columns."""
+        """Slices without rows, for a frozen weight whose kernel can skip input gradient columns."""
         found = self.paths.path_to(weight)
         if found is None or not self.is_untrained(weight):
             return None
@@ -256,7 +256,7 @@ class TrainableSlices:
         return all(slices is not None and slices.rows == rows for slices in own)
 
     def slices_of(self, parameter: Any) -> Slices | None:
-        """None: it is not planned."""
+        """The slices of a parameter; None if it is not planned."""
         found = self.slices.get(id(parameter))
         return found if found is not None and found.parameter is parameter else None
 
@@ -294,13 +294,13 @@ class TrainableSlices:
     def fuse_sgd(self, learning_rate: float) -> None:
         """Let :meth:`backward` do plain SGD at once: no gradient buffers, no optimizer pass.
 
-        Then every step is a forward pass, ``part.backward(loss)`` and ``part.step()``. Weights that
-        are used more than once, or in operations without a kernel, are moved in :meth:`step`.
+        Every step is then a forward pass, ``part.backward(loss)`` and ``part.step()``. Weights that
+        are used more than once, or in operations without a kernel, are updated in :meth:`step`.
         """
         self.state.rate = learning_rate
 
     def backward(self, loss: Tensor) -> None:
-        """The backward pass of a step; the only one in which a fused step may happen."""
+        """The backward pass of a step; only here may SGD be fused."""
         if self.state.has_ended:
             refuse_ended(self.parameters(), "this object has")
         self.state.is_step, self.state.depth = True, 1
@@ -348,7 +348,7 @@ class TrainableSlices:
         return iter(self._parameters.values())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The same with names such as ``fc1.weight[3:7]``."""
+        """The trained slices with names such as ``fc1.weight[3:7]``."""
         return iter(self._parameters.items())
 
     @property
@@ -358,7 +358,7 @@ class TrainableSlices:
     # After training.
 
     def update(self, num_examples: int = 1, origin: Origin | None = None) -> ClientUpdate:
-        """The change of the trained slices, in the plan's order; ``origin``: of which client."""
+        """The change of the trained slices, in the plan's order; ``origin`` names the client."""
         change = change_since(self._old_values().clone(), self._slices())
         if self.assignment.local:
             parts, local = self.assignment.trained_parts, self.assignment.local

@@ -1,7 +1,7 @@
 """Measure how fast this machine trains a model, at several ratios, and compare with exact FLOPs.
 
-Uses one thread, as the simulator does. The ratios are timed in turn, several times, and the
-fastest pass of each is taken, so that other load on the machine has little effect.
+Uses one thread, like the simulator. The ratios are timed in turn, several times, and the fastest
+time of each counts, so that other load on the machine has little effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOLERANCE = 0.15
 
 
 @dataclass(frozen=True)
-class Measurement:
+class TimedStep:
     """Time and FLOPs of one training step at one ratio, per batch."""
 
     ratio: float
@@ -40,8 +40,8 @@ class Probe:
     """The measured times, and the speed that predicts them."""
 
     forward_seconds: float
-    """Of one batch, without gradients."""
-    steps: tuple[Measurement, ...]
+    """Time of the forward pass of one batch, without gradients."""
+    steps: tuple[TimedStep, ...]
     """Forward pass, backward pass and update of one batch, one entry per ratio."""
     batch_size: int
 
@@ -51,7 +51,7 @@ class Probe:
         speeds = [math.log(step.flops / step.seconds) for step in self.steps]
         return math.exp(math.fsum(speeds) / len(speeds))
 
-    def predicted(self, step: Measurement) -> float:
+    def predicted(self, step: TimedStep) -> float:
         return step.flops / self.flops_per_second
 
     @property
@@ -116,7 +116,7 @@ def probe(
     finally:
         torch.set_num_threads(threads)
     measured = tuple(
-        Measurement(ratio, seconds / steps, batch_size * exact_flops(assignment).total)
+        TimedStep(ratio, seconds / steps, batch_size * exact_flops(assignment).total)
         for ratio, seconds, assignment in zip(ratios, best[1:], assignments, strict=True)
     )
     return Probe(best[0] / steps, measured, batch_size)

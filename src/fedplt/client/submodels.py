@@ -35,7 +35,7 @@ MAX_KEPT = 16
 
 
 class PaddedChannels(nn.Module):
-    """A shortcut that adds channels, in a sub-model: each held channel goes to its own index."""
+    """A shortcut that pads channels, in a sub-model: moves each held channel to its index."""
 
     places: Tensor
 
@@ -55,7 +55,7 @@ class HeldModel:
     module: nn.Module
     state: Tensor
     buffers: tuple[tuple[Tensor, Tensor], ...] = ()
-    """Of a sub-model: buffers that are not shared, and their initial values."""
+    """Buffers of a sub-model that are not aggregated, and their initial values."""
     pads: tuple[PaddedChannels, ...] = ()
 
 
@@ -116,7 +116,7 @@ class HeldModels:
 
 
 def held_units(assignment: SubmodelAssignment, space: int | None, width: int) -> Any:
-    """The held units of a space; all of one that is never cut (None)."""
+    """The held units of a space; all units if it is never cut (``space`` is None)."""
     return np.arange(width) if space is None else assignment.held[space]
 
 

@@ -23,7 +23,7 @@ from fedplt.errors import ConfigError
 from fedplt.torch_internals import DisableTorchFunction
 
 Loss = Callable[[Any, Any], Tensor]
-"""Mean loss of a batch, from the model's outputs and the targets."""
+"""Computes the mean loss of a batch from the model's outputs and the targets."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Task:
 
 
 def classification_loss(outputs: Any, targets: Any) -> Tensor:
-    """Cross entropy; of a model that computes its own loss from labels, that loss."""
+    """Cross entropy, or the loss that the model itself computed from labels among its inputs."""
     if type(outputs) is Tensor and type(targets) is Tensor:
         with DisableTorchFunction():  # no parameter is used here
             if targets.ndim < outputs.ndim:
@@ -69,7 +69,7 @@ def multi_label_loss(outputs: Any, targets: Any) -> Tensor:
 
 
 def next_token_loss(outputs: Any, targets: Any) -> Tensor:
-    """Cross entropy of the token that follows."""
+    """Cross entropy of the next token."""
     return _own_or(F.cross_entropy, next_tokens, outputs, targets)
 
 

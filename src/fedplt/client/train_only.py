@@ -3,7 +3,7 @@
 with fedplt.train_only(model, plan.assignment(3)) as part:
     optimizer = torch.optim.SGD(part.parameters(), lr=0.01)
     ...                                  # an ordinary loop
-update = part.update(num_examples=600)   # what changed, nothing else
+update = part.update(num_examples=600)   # the change of the trained slices
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ _being_trained: WeakSet[nn.Module] = WeakSet()
 
 @contextmanager
 def _batches_counted(model: nn.Module) -> Iterator[None]:
-    """Restore counters of batches; inside the block they count the block's batches."""
+    """Restore ``num_batches_tracked``; inside the block it counts the block's batches."""
     counters: list[Tensor] = [
         module.num_batches_tracked  # type: ignore[misc]
         for module in model.modules()

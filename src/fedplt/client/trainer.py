@@ -1,4 +1,4 @@
-"""What a client does in a round, the same in a simulator worker and on a Flower node.
+"""A client's work in a round: the same code in a simulator worker and on a Flower node.
 
 Input: the global state, the client's assignment, the recipe, its data, and its local state from
 earlier rounds. Output: a small result and the update. Nothing here depends on an engine.
@@ -37,7 +37,7 @@ class TrainOrder:
     training: LocalTraining
     learning_rate: float
     block_weights: Tensor | None = None
-    """The server's divisor of each value of the update; None unless the weighted norm is needed."""
+    """The server's divisor of each value; None unless the sampler needs the weighted norm."""
 
     __repr__ = brief
 
@@ -106,7 +106,7 @@ class ClientTrainer:
         """Train, write the change into ``update``, and reset the model's slices.
 
         ``examples`` are the client's examples in ``samples``. ``on_step`` is called before every
-        step, and ends the training by raising.
+        step; it may raise to end the training.
         """
         started = time.perf_counter()
         assignment, wrote = order.assignment, list[bool]()
@@ -162,7 +162,7 @@ class ClientTrainer:
                     stacklevel=2,
                 )
         for name, module, key, value, old in self.attributes:
-            now = vars(module).get(key, old)  # it may be deleted, or now a parameter
+            now = vars(module).get(key, old)  # it may have been deleted, or become a parameter
             if now is old or (type(now) is type(old) and (now == old or not _is_plain(now))):
                 continue  # a list that now holds objects, such as handles of hooks, is not reset
             setattr(module, key, _filled(value, old))
@@ -187,7 +187,7 @@ def _values_in(model: nn.Module) -> list[tuple[str, nn.Module, str, Any, Any]]:
 
 
 def _is_plain(value: Any) -> bool:
-    """A number or text, or a list, dictionary, set or deque of them."""
+    """Whether a value is a number or text, or a list, dictionary, set or deque of them."""
     if type(value) in (list, tuple, set, deque):
         return all(_is_plain(item) for item in value)
     if type(value) is dict:

@@ -33,8 +33,8 @@ class TrainingConfig(Section):
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 64
     """``"full"``: all examples of the client in one batch."""
     micro_batch: Annotated[int, Field(ge=1)] | None = None
-    """Batches go through the model in parts of so many examples, whose gradients are added up:
-    less memory, the same update up to rounding if the loss is a mean over the examples."""
+    """Split batches into micro-batches of this many examples, whose gradients are added up: less
+    memory, and the same update up to rounding if the loss is a mean over the examples."""
     optimizer: str = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -47,7 +47,7 @@ class TrainingConfig(Section):
     schedule: Literal["constant", "1/t", "constant-then-1/t", "cosine", "step"] = "constant"
     """How the learning rate changes over the rounds."""
     warmup_rounds: Annotated[int, Field(ge=0)] = 0
-    """Rounds in which the rate grows linearly to that of the schedule, with any schedule."""
+    """Warmup rounds, with any schedule: the rate grows linearly to that of the schedule."""
     constant_rounds: Annotated[int, Field(ge=0)] = 0
     """For ``constant-then-1/t``: rounds before the learning rate falls."""
     decay_rounds: Annotated[float, Field(gt=0)] = 1.0
@@ -55,7 +55,7 @@ class TrainingConfig(Section):
     For ``cosine``: rounds until the rate is ``final_factor`` of the first one, usually all rounds.
     For ``step``: rounds from one step to the next."""
     final_factor: Annotated[float, Field(ge=0, lt=1)] = 0.01
-    """For ``cosine``."""
+    """For ``cosine``: the last rate, as a factor of the first one."""
     step_factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """For ``step``: the rate is multiplied by it at every step."""
     slice_power: Annotated[float, Field(ge=0, le=1)] = 0.0

@@ -1,9 +1,9 @@
 """The memory that a client needs to train, counted from steps that really run.
 
-Two short trainings run, with batches of two and of three examples, and everything that torch's
-allocator does in them is recorded in order. The size of each allocation is linear in the number of
-examples, so the same list for any other batch size follows, and with it the fullest moment of a
-training. No formula per kind of layer is needed, and nothing is estimated that can be counted.
+Two short trainings run, with batches of two and of three examples. All allocations of torch are
+recorded in order. The size of an allocation is linear in the number of examples, so the list for
+any other batch size follows, and from it the peak. This needs no formula per kind of layer, and
+estimates nothing that can be counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fedplt.planning import BYTES_PER_NUMBER, Assignment, upload_bytes
 from fedplt.torch_internals import BatchNormBase, recorded_allocations
 
 SIZES = (2, 3)
-"""Batches that are run. A single example is a special case of many operations."""
+"""Sizes of the recorded batches. Many operations treat a single example differently."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class TrainingMemory:
     weights: int
     buffers: int
     update: int
-    """What is uploaded after training."""
+    """Bytes of the update that is uploaded after training."""
     optimizer: int
     """The optimizer's state of the trained slices."""
     gradients: int
-    """Of the trained slices; none where plain SGD is fused into the backward pass."""
+    """Gradients of the trained slices; 0 if plain SGD is fused into the backward pass."""
     activations: int
-    """What the forward pass saves for the backward pass, with the inputs that it needs."""
+    """Tensors that the forward pass saves for the backward pass, including inputs."""
     peak: int
-    """All of it at the fullest moment of a step, with what single operations need.
+    """The peak of a step, with the temporary memory of operations.
 
-    Less than the sum where gradients come while activations are freed.
+    Less than the sum of the parts if activations are freed before all gradients exist.
     """
     saved: Mapping[str, int]
     """The activations by the module that saves them; the loss has no name."""
@@ -68,8 +68,8 @@ class TrainingMemory:
 class MemoryCounter:
     """Counts the memory of training a model, for any assignment and batch size.
 
-    A recording of an assignment is kept and serves all batch sizes. It has small batches, so that
-    buffers of kernels for large products (1 MB at most) are not in it.
+    The recording of an assignment is cached and serves all batch sizes. Its batches are small, so
+    it lacks the buffers of kernels for large products (1 MB at most).
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class MemoryCounter:
         self._recorded: dict[Any, tuple[list[int], list[int]]] = {}
 
     def peak(self, assignment: Assignment, batch_size: int, micro_batch: int | None = None) -> int:
-        """Bytes at the fullest moment; ``micro_batch``: see :class:`TrainingConfig`."""
+        """Peak in bytes; ``micro_batch``: see :class:`TrainingConfig`."""
         is_split = micro_batch is not None and micro_batch < batch_size
         size = min(micro_batch or batch_size, batch_size)
         held = assignment.on_client
@@ -92,7 +92,7 @@ class MemoryCounter:
             first, second = (self._allocations(assignment, each, is_split) for each in SIZES)
             if len(first) == len(second):
                 self._recorded[key] = first, second
-            else:  # the model computes them in different ways: no other size follows from these
+            else:  # the model computes the two sizes differently: others cannot be predicted
                 first = second = self._allocations(assignment, size, is_split)
         return max(accumulate(map(functools.partial(_at, size), first, second)))
 
@@ -135,7 +135,7 @@ class MemoryCounter:
         return found + (settings.proximal > 0)  # the proximal term needs the global values
 
     def _allocations(self, assignment: Assignment, size: int, is_split: bool) -> list[int]:
-        """What a client holds before its training, then what its training allocates and frees."""
+        """Bytes that the client holds besides its training, then what training allocates, frees."""
         number = 2 * size if is_split else size
         with self._held(assignment) as model:
             (inputs, targets), loss = self._batch(model, number)
@@ -158,7 +158,7 @@ class MemoryCounter:
         whole = copy_model(self.model)
         model = assignment.build(HeldModels(whole, bind_state(whole, assignment.layers))).module
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as the simulator; some operations need memory per thread
+        torch.set_num_threads(1)  # like the simulator; some operations need memory per thread
         try:
             with (
                 torch.random.fork_rng(devices=[]),
@@ -188,12 +188,12 @@ class MemoryCounter:
 
 
 def _at(size: int, first: int, second: int) -> int:
-    """A number of bytes with batches of ``size``, from those with batches of ``SIZES``."""
+    """Bytes for a batch of ``size``, extrapolated linearly from those for ``SIZES``."""
     return first + (size - SIZES[0]) * (second - first)
 
 
 def _mean_square(outputs: Any, targets: Any) -> Tensor:
-    """Stands for a loss whose targets are not known."""
+    """Replaces a loss whose targets are not known."""
     floats = [tensor for tensor in tensors_in(outputs) if tensor.is_floating_point()]
     return torch.stack([tensor.square().mean() for tensor in floats]).sum()
 
@@ -216,14 +216,11 @@ def training_memory(
 
 
 def saved_bytes(
-    model: nn.Module,
-    assignment: Assignment,
-    batch: tuple[Any, Any],
-    loss: Loss,
+    model: nn.Module, assignment: Assignment, batch: tuple[Any, Any], loss: Loss
 ) -> dict[str, int]:
     """Bytes that a forward pass saves for its backward pass, by module; parameters do not count.
 
-    Memory that several modules save counts for the first of them.
+    Memory that several modules save is counted once, for the first of them.
     """
     names = {id(module): name for name, module in model.named_modules()}
     own = (tensor.untyped_storage() for tensor in (*model.parameters(), *model.buffers()))
@@ -262,9 +259,9 @@ def _calling_module() -> int:
 
 
 def batch_statistics(model: nn.Module) -> str:
-    """The name of a layer that normalizes by statistics of the batch; empty where there is none.
+    """The name of a layer that normalizes by batch statistics; empty if there is none.
 
-    With such layers, parts of a batch train another way than the whole batch.
+    With such layers, micro-batches do not give the same update as the whole batch.
     """
     for name, module in model.named_modules():
         if isinstance(module, BatchNormBase) or has_running_statistics(module):

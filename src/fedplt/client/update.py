@@ -33,7 +33,7 @@ from fedplt.text import brief, printable
 
 FORMAT = 1
 MAX_HEADER = 1_000_000
-"""Bytes of a header."""
+"""Maximum size of a header in bytes."""
 MAX_EXAMPLES = 10**12
 Kind = TypeVar("Kind", bound=BaseModel)
 Number = Annotated[float, Field(allow_inf_nan=True)]
@@ -43,7 +43,7 @@ Name = Annotated[str, Field(max_length=1000)]
 
 @dataclass(frozen=True)
 class Origin:
-    """Whose update it is, of which round and by which plan."""
+    """The client, round and plan of an update."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     client: Index
@@ -54,9 +54,9 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class ClientUpdate:
-    """After minus before, of the trained slices only, in the plan's order.
+    """New minus old values of the trained slices only, in the plan's order.
 
-    A slice is here if and only if it was trained; "not trained" is never inferred from zeros.
+    A slice is included if and only if it was trained; "not trained" is never inferred from zeros.
     """
 
     values: NDArray[np.float32]
@@ -65,12 +65,12 @@ class ClientUpdate:
     """Euclidean norm of the change of the parameters (buffers do not count)."""
     metrics: dict[str, float] = field(default_factory=dict)
     origin: Origin | None = None
-    """With it, :func:`fedplt.validate` refuses another client's update, or an old one."""
+    """Lets :func:`fedplt.validate` refuse another client's update, or an old one."""
 
     __repr__ = brief
 
     def to_bytes(self) -> bytes:
-        """As safetensors: one array and a small header."""
+        """The update as safetensors bytes: one array and a small header."""
         return self._header() + self.values.astype("<f4").tobytes()
 
     @property
@@ -86,7 +86,7 @@ class ClientUpdate:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ClientUpdate:
-        """Read what a client sent: anything but an update is refused as :class:`UpdateError`."""
+        """Read an update that a client sent; raises :class:`UpdateError` for anything else."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise UpdateError(f"an update is sent as bytes, not as {type(data).__name__}.")
         data = bytes(data)
@@ -115,7 +115,7 @@ class _Strict(BaseModel):
 
 
 class _Header(_Strict):
-    """The values beside the numbers."""
+    """The metadata of an update."""
 
     format: Index
     num_examples: Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]
@@ -157,15 +157,15 @@ def change_since(before: Tensor, after: Iterable[Tensor]) -> Tensor:
 def update_norm(values: Tensor, assignment: Assignment) -> float:
     """Euclidean norm of an update's parameters; buffers do not count.
 
-    The last bits of a product depend on where its numbers begin in memory. Copies begin alike in
-    every engine, so that the norm, and whom a sampler chooses by it, is the same in all.
+    The last bits of a product depend on the alignment of its operands in memory. Copies are aligned
+    alike in every engine, so the norm, and thus a sampler's choice, is the same in all engines.
     """
     parts = (values[start:stop].clone() for start, stop in assignment.parameter_segments)
     return math.sqrt(math.fsum(float(part @ part) for part in parts))
 
 
 def weighted_norm(values: Tensor, weights: Tensor | None, assignment: Assignment) -> float | None:
-    """Norm of an update as it will be aggregated; None without the weights of its values."""
+    """Norm of an update as it will be aggregated; None if the weights are not given."""
     if weights is None:
         return None
     if len(weights) != len(values):
@@ -179,7 +179,7 @@ class Uplink:
     .. math:: \text{upload } Q(U_k + e_k), \qquad e_k \leftarrow U_k + e_k - Q(U_k + e_k)
 
     :math:`e_k` stays on the client: one value per value of the model, 0 where it never trained. An
-    upload changes only those of its slice.
+    upload changes only the residuals of its slice.
     """
 
     def __init__(self, encoding: Encoding) -> None:
@@ -190,7 +190,7 @@ class Uplink:
     def send(self, client: int, values: Values, assignment: Assignment) -> tuple[bytes, Values]:
         """The bytes of an update, and the values that the server reads from them.
 
-        The residual changes when :meth:`keep` is called: the server has the update.
+        The residual changes only when :meth:`keep` is called, after the server got the update.
         """
         packing, place = update_packing(assignment, self.encoding), assignment.uploaded
         old = self.residuals.get(client)

@@ -32,7 +32,7 @@ def _folder_name(name: str) -> str:
 
 
 FROM_PYTHON = "(given from Python)"
-"""Stands for an object that was given to ``fedplt.train``: a model, data, a loss, a function."""
+"""Stands for an object given to ``fedplt.train``: a model, data, a loss, a function."""
 FolderName = Annotated[str, AfterValidator(_folder_name)]
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -50,11 +50,11 @@ class DataConfig(Section):
     """``fashion-mnist``, ``cifar10``, ``package.module:function`` that returns TrainingData, or
     ``nodes``: in a deployment the nodes have the data, and the server has none."""
     scaling: Scaling | None = None
-    """Of a built-in data set's images: ``unit`` (pixels in [0, 1]), ``symmetric`` (in [-1, 1]) or
-    ``standard`` (mean 0 and standard deviation 1 per channel). Default: ``symmetric`` for
-    ``fashion-mnist``, ``standard`` for ``cifar10``."""
+    """Scaling of a built-in data set's images: ``unit`` (pixels in [0, 1]), ``symmetric`` (in
+    [-1, 1]) or ``standard`` (mean 0 and standard deviation 1 per channel). Default: ``symmetric``
+    for ``fashion-mnist``, ``standard`` for ``cifar10``."""
     split: Literal["iid", "dirichlet", "shards", "given"] = "iid"
-    """Default: the split that the other keys belong to (``alpha``: ``dirichlet``), else ``iid``."""
+    """Default: the split that the other keys belong to (``alpha``: ``dirichlet``), or ``iid``."""
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.2
     """Dirichlet concentration: the smaller, the more skewed the clients' labels."""
     min_examples: Annotated[int, Field(ge=1)] = 10
@@ -68,7 +68,7 @@ class DataConfig(Section):
     def _split_of_the_keys(cls, values: Any) -> Any:
         """A key of one split selects that split: ``alpha`` alone means ``dirichlet``."""
         if not isinstance(values, dict) or "split" in values or values.get("whole"):
-            return values  # whole: a node's examples, which are not split
+            return values  # "whole" is for a node's examples, which are not split
         for split, keys in _KEYS_OF_SPLIT.items():
             if any(values.get(key) is not None for key in keys):
                 return {**values, "split": split}
@@ -107,7 +107,7 @@ class ModelConfig(CutConfig):
     weights: str | None = None
     """Start from this safetensors file instead of random weights."""
     input_shape: list[Annotated[int, Field(ge=1)]] | None = None
-    """The shape of one example, for a server without data and a model by import path."""
+    """The shape of one example; for a model by import path, if the server has no data."""
     input_type: Literal["float", "integer"] = "float"
 
 
@@ -136,11 +136,11 @@ class ClientsConfig(Section):
 
     num_clients: Annotated[int, Field(ge=1, lt=10**7)] = 50
     num_examples: list[Annotated[int, Field(ge=1)]] | None = None
-    """With data on the nodes: the examples of each client. Default: as reported when the
-    nodes join for the first time."""
+    """With data on the nodes: the number of examples of each client. Default: what the nodes
+    report when they first join."""
     groups: Annotated[list[GroupConfig], Field(min_length=1)] = [GroupConfig(share=1.0, ratio=1.0)]
     learning_rates: list[Annotated[float, Field(gt=0)]] | None = None
-    """One per client, instead of those of the groups and of ``[training]``."""
+    """Learning rate of each client, instead of those of the groups and of ``[training]``."""
 
     def refuse_conflicts(self) -> None:
         number = ["clients.num_clients"]
@@ -190,14 +190,14 @@ class MessagesConfig(Section):
 
     up: Encoding = "float32"
     """Updates: ``float32``, ``float16``, or ``int8``, ``int4``, ``int2`` in blocks of 128 values
-    with a scale; what an upload loses is added to the client's next one."""
+    with a scale. The rounding error is added to the client's next upload (error feedback)."""
     down: Encoding = "float32"
     """The model: ``float32``, ``float16`` or ``int8``; ``int4`` and ``int2`` send differences to
-    what the clients of the last round have."""
+    the model that the clients of the last round have."""
 
     @property
     def need_local_state(self) -> bool:
-        """Whether clients keep something from one round to the next."""
+        """Whether clients keep state from one round to the next."""
         return self.up != "float32" or self.down in DIFFERENCES
 
 
@@ -210,14 +210,14 @@ class PrivacyConfig(Section):
     """Standard deviation of the noise on the sum of the updates, as a multiple of ``clip``;
     far below 1 there is no protection."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """The delta for which epsilon is stated; less than one over the number of clients."""
+    """The delta for which epsilon is computed; less than one over the number of clients."""
     noise_seed: Annotated[int, Field(ge=0)] | None = None
     """Draw the noise and the clients from this seed, to repeat a run. Whoever knows it can remove
     the noise. Default: a secret key from the operating system, stored in the checkpoint."""
 
 
 class EngineConfig(Section):
-    """What runs the clients, and how. In the simulator, only ``device`` may change the results."""
+    """The engine that runs the clients. In the simulator, only ``device`` may change results."""
 
     name: Literal["simulator", "flower"] = "simulator"
     """``simulator``: worker processes on this machine. ``flower``: Flower's simulation of nodes
@@ -236,16 +236,16 @@ class EngineConfig(Section):
     start_method: Literal["fork", "spawn"] | None = None
     check: bool = True
     """Before the first round, compare a step of partial training with full gradients times mask on
-    a few of the run's examples, and refuse to start where they differ."""
+    a few of the run's examples, and refuse to start if they differ."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """Stop the run if no worker answers for this long."""
     round_timeout_seconds: Annotated[float, Field(gt=0)] = 3600.0
     """``flower``: clients that have not answered after this long are left out of the round."""
     pin_nodes: bool = False
-    """``flower`` with node authentication: a client stays with the first node that joined as it."""
+    """``flower`` with node authentication: a client belongs to the first node that joins as it."""
     on_round: str | None = None
-    """``package.module:function``, called with the :class:`fedplt.RoundRecord` of every round, in
-    order: to log it elsewhere."""
+    """``package.module:function``, called in order with the :class:`fedplt.RoundRecord` of every
+    round, for example to log it."""
 
     def refuse_conflicts(self) -> None:
         if self.name == "flower":
@@ -260,7 +260,7 @@ class RunConfig(Section):
     rounds: Annotated[int, Field(ge=1, le=10**9)] = 60
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
     code: str | None = None
-    """Folder of the modules that are named by import path; default: that of the TOML file."""
+    """Folder of modules that are named by import path; default: the folder of the TOML file."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     task: TaskConfig = TaskConfig()

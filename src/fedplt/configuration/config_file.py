@@ -32,7 +32,7 @@ def read_text(path: str | Path, error_type: Callable[[str], FedpltError]) -> str
         if Path(path).is_char_device():  # such as /dev/zero, which never ends
             raise OSError("it is not an ordinary file.")
         return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:  # no text, or NUL in the name
+    except (OSError, ValueError) as error:  # the file is not text, or its name has a NUL
         reason = getattr(error, "strerror", None) or error
         raise error_type(f"{path} cannot be read: {reason}") from error
 
@@ -80,7 +80,7 @@ class Source:
     """``key=value`` from the command line."""
 
     def add_place(self, error: FedpltError) -> None:
-        """Set the place of an error: those of its key and of the keys that conflict with it."""
+        """Set the place of an error: where its key and the keys in conflict with it are set."""
         overridden = [override.partition("=")[0].strip() for override in self.overrides]
         inside = [key for key in overridden if error.key and key.startswith(f"{error.key}.")]
         keys = dict.fromkeys(filter(None, [error.key, *inside, *error.also]))
@@ -99,7 +99,7 @@ class Source:
 
 @contextmanager
 def placing(path: str | Path, overrides: Sequence[str] = ()) -> Iterator[None]:
-    """Add the place of the key to errors that are found after validation."""
+    """Add the place of the key to errors that occur after validation."""
     try:
         yield
     except ConfigError as error:
@@ -145,9 +145,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 def read_config(
     text: str, path: str | Path, overrides: Sequence[str] = (), code: str | None = None
 ) -> RunConfig:
-    """The configuration in a text; ``path`` is for messages, and where relative paths start.
+    """The configuration in a text; ``path`` is for messages and to resolve relative paths.
 
-    ``code`` is used if the text has no such key.
+    ``code``: the value of this key if the text has none.
     """
     values = parse_toml(text, path, ConfigError)
     if code is not None:
@@ -185,7 +185,7 @@ def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 
 
 Changes = Mapping[str, Any] | Sequence[str]
-"""Values by key (``{"rounds": 300}``, also in sections), or ``key.sub=value`` overrides."""
+"""Values by key (``{"rounds": 300}``, nested for sections), or ``key.sub=value`` overrides."""
 
 
 def overrides_of(changes: Changes) -> list[str]:
@@ -263,7 +263,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
 
 
 def _unset(values: dict[str, Any], path: Sequence[str], last: str) -> None:
-    """``--set key=``: back to the default."""
+    """``--set key=``: restore the default."""
     key = ".".join([*path, last])
     target: Any = values
     for part in path:
@@ -290,7 +290,7 @@ NO_FILES = ("", FROM_PYTHON, ON_NODES)
 def make_absolute(values: dict[str, Any], folder: Path | None = None) -> None:
     """Make relative paths in plain values absolute, so that a run can be resumed from anywhere.
 
-    ``folder``: that of the configuration's file, which also has the modules it names.
+    ``folder``: the folder of the configuration's file, which also has the modules it names.
     """
     for section, key in FILES:
         inner = values.get(section)
@@ -309,7 +309,7 @@ SAME_CALL = "call fedplt.train with the same arguments and resume=True"
 
 
 def how_to_continue(path: Path) -> str:
-    """What to do about a folder that exists already."""
+    """Advice for an output folder that exists already."""
     config = path / "config.toml"
     replace = "or replace it with --overwrite (from Python: overwrite=True)."
     if not config.is_file():

@@ -38,7 +38,7 @@ def refuse_unfit_sections(config: RunConfig) -> None:
 
 
 def refuse_weighted_votes(config: RunConfig) -> None:
-    """Refuse weights by probability with a rule that has none; imports a rule by path."""
+    """Refuse inverse-probability weights with a rule that ignores weights; may import the rule."""
     server, sampling = config.server, config.sampling
     if sampling.weighs and server.rule.counts_clients:
         raise ConfigError(
@@ -105,7 +105,7 @@ def _with_privacy(config: RunConfig, settings: PrivacyConfig) -> Iterator[Rule]:
 
 
 def _with_memory(config: RunConfig) -> Iterator[Rule]:
-    """A memory of updates, or encoded updates, that do not fit the sampler."""
+    """Memory or encodings of updates that do not fit the sampler."""
     sampling, up = config.sampling, config.messages.up
     yield from (
         ("server.memory", config.server.memory is not None and sampling.weighs,

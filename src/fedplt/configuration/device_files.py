@@ -67,11 +67,11 @@ _BY_VALUE = {
     "memory": (MEMORY, "memory_mb (1e6 bytes), memory_mib (2**20 bytes)"),
     "power": (POWER, "watts"),
 }
-"""Columns whose values carry their units: the quantity, and the handiest columns with a unit."""
+"""Columns whose values carry their units: the quantity, and common columns with a unit."""
 
 
 def _columns() -> dict[str, tuple[Quantity, float | None]]:
-    """By column: its quantity, and the factor of its plain numbers (None: values have units)."""
+    """Column -> its quantity and the factor of its plain numbers (None: values have units)."""
     result: dict[str, tuple[Quantity, float | None]] = {
         name: (quantity, None) for name, (quantity, _) in _BY_VALUE.items()
     }
@@ -121,7 +121,7 @@ def _how_to_name(word: str) -> str:
 
 
 def _hint(name: str) -> str:
-    """What to write instead. A known quantity with an unknown unit is never corrected."""
+    """What to write instead. For a known quantity with an unknown unit, no unit is guessed."""
     if not name:
         return "Give it a name."
     parts = re.split(r"[\W_]+", name.lower())
@@ -227,7 +227,7 @@ def csv_rows(
 
 
 Row = tuple[str, dict[str, Any]]
-"""Where a device is described (for messages), and its columns."""
+"""The place of a device's row (for messages), and its values by column."""
 
 
 @dataclass(frozen=True)
@@ -304,13 +304,13 @@ def _toml_rows(tables: _Tables, text: str, path: Path) -> Iterator[Row]:
 
 
 Chances = tuple[tuple[float, ...], ...]
-"""By round, then by client."""
+"""Probabilities by round, then by client."""
 LABEL_COLUMNS = ("round", "hour", "day")
 """Columns for human readers; they are ignored."""
 
 
 def read_availability(path: Path, names: Sequence[str]) -> Chances:
-    """Probabilities to be available, (rows, names); 1 for devices without a column."""
+    """Probabilities of being available, (rows, names); 1 for devices without a column."""
     known = list(dict.fromkeys(names))
 
     def check_columns(header: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The sections about what is learned, how it is measured, and what else is recorded."""
+"""The sections ``[task]``, ``[evaluation]`` and ``[diagnostics]``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fedplt.schema import Section
 
 
 class TaskConfig(Section):
-    """What is learned: the loss to train with and the metric to measure with."""
+    """The learning task: the loss to train with and the metric to measure with."""
 
     name: str = "classification"
     """``classification``, ``regression``, ``multi-label``, ``next-token``, or
     ``package.module:object``, a :class:`fedplt.Task`."""
     loss: str | None = None
-    """Instead of the task's: ``package.module:function`` (outputs, targets) -> mean loss."""
+    """Instead of the task's loss: ``package.module:function`` (outputs, targets) -> mean loss."""
     metric: str | None = None
-    """Instead of the task's: ``accuracy``, ``rmse``, ``mae``, ``r2``, ``f1``, ``macro-f1``,
+    """Instead of the task's metric: ``accuracy``, ``rmse``, ``mae``, ``r2``, ``f1``, ``macro-f1``,
     ``perplexity``, ``token-accuracy``, or ``package.module:object``, a :class:`fedplt.Metric`."""
 
     def task(self) -> Task:
@@ -54,15 +54,15 @@ class EvaluationConfig(Section):
     """Rounds between evaluations (the last round is always evaluated)."""
     on: Literal["server", "nodes", "both"] = "server"
     """``flower``: evaluate on the server's data, on each node's (weighted by their examples),
-    or on both. Without data on the server: ``nodes``."""
+    or on both. Without data on the server: always on the nodes."""
     per_client: bool = False
     """Also report a score per client, weighted by its label distribution."""
     keep_best: bool = False
-    """Keep the model of the best evaluated round in ``best.safetensors``, besides the last."""
+    """Also keep the model of the best evaluated round, in ``best.safetensors``."""
     stop_after: Annotated[int, Field(ge=1)] | None = None
-    """End the run when this many rounds have brought no better score."""
+    """End the run when the score has not improved for this many rounds."""
     combine: Literal["mean", "median", "trimmed-mean"] = "mean"
-    """Where clients evaluate: the score over all their examples, or the median or trimmed mean of
+    """If clients evaluate: the score over all their examples, or the median or trimmed mean of
     the clients' scores, which a few bad clients cannot move far (``docs/robust.md``)."""
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     """For ``combine = "trimmed-mean"``: fraction of the clients left out at each end."""
@@ -80,7 +80,7 @@ class DiagnosticsConfig(Section):
 
     enabled: bool = False
     window: Annotated[int, Field(ge=1, le=10_000)] = 10
-    """Rounds in the effective perturbation's window; one copy of the model is kept per round."""
+    """Rounds in the window of the effective perturbation; each needs a copy of the model."""
 
     def refuse_conflicts(self) -> None:
         if not self.enabled:

@@ -41,10 +41,10 @@ class FleetConfig(FleetTarget):
     """A .toml or .csv file of devices; their counts add up to the clients. ``nodes``: in a
     deployment every node reports its device."""
     replan: Literal["never", "on-change"] = "never"
-    """``nodes``: plan once, or anew between two rounds when nodes have joined or left."""
+    """``nodes``: plan once, or replan between rounds when nodes have joined or left."""
     announced: list[AnnouncedDevice] | None = None
-    """``nodes``, planned once: the clients' devices. Default: as reported when the nodes join
-    for the first time."""
+    """``nodes``, planned once: the clients' devices. Default: what the nodes report when they
+    first join."""
     ratios: Literal["planned", "groups"] = "planned"
     """Plan ratios from the devices, or keep those of ``clients.groups`` (one device per group)."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -72,18 +72,18 @@ class FleetConfig(FleetTarget):
 
 
 class WorkConfig(Section):
-    """A client's local training in a round, for planning without a run."""
+    """A client's local training in a round, to plan a fleet without a run."""
 
     cost: Literal["exact", "paper"] = "exact"
-    """Exact FLOPs of a model, or the paper's formula."""
+    """How FLOPs are counted: exactly from a model, or by the paper's formula."""
     model: Annotated[str, Field(examples=["fcn"])] = "fcn"
     options: Annotated[dict[str, Any], Field(examples=[{"num_inputs": 3072}])] = {}
     shape: Annotated[list[PositiveInt], Field(examples=[[3, 32, 32]])] = []
-    """Of one example; built-in models know theirs."""
+    """Shape of one example; built-in models know theirs."""
     num_parameters: PositiveInt | None = None
-    """For the paper's formula, instead of a model."""
+    """For the paper's formula, instead of a model: its size."""
     bytes_per_parameter: PositiveFloat = 4.0
-    """For the paper's formula."""
+    """Also for the paper's formula."""
     local_steps: PositiveInt = 16
     batch_size: PositiveInt = 64
 

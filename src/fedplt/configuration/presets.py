@@ -1,7 +1,7 @@
-"""``method.preset``: settings that go together, by name.
+"""``method.preset``: named combinations of settings.
 
-A preset sets keys that have their defaults; a key with another value keeps it. The run's folder
-has the keys that result, not the preset.
+A preset sets only keys that have their default values. The run's folder records the resulting
+keys, not the preset.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "strong-only": {"sampling": {"name": "strong"}},
 }
-"""``recommended``: what helps FedPLT (``docs/beyond.md``). ``strong-only``: clients that cannot
-train the whole model take no part, which is FedAvg among the others."""
+"""``recommended``: settings that improve FedPLT (``docs/beyond.md``). ``strong-only``: only clients
+that can train the whole model take part, which is FedAvg among them."""
 
 
 NAMES = {
@@ -31,7 +31,7 @@ NAMES = {
 
 
 def apply_preset(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a configuration, with those of its preset."""
+    """The sections of a configuration, with the keys of its preset filled in."""
     sections = dict(values)
     method = sections.get("method")
     if not isinstance(method, dict) or "preset" not in method:

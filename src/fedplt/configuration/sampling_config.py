@@ -31,7 +31,7 @@ class SamplingConfig(Section):
     """``all``, ``uniform``, ``bernoulli``, ``strong``, ``ocs``, ``fedplt-ocs``, ``paper-ocs``,
     ``approximate-ocs``, or ``package.module:Class`` (``docs/add_sampler.md``)."""
     options: dict[str, Any] = {}
-    """Of ``strong`` (``min_ratio``) or a sampler by import path: the fields of its class."""
+    """Options of ``strong`` (``min_ratio``), or the fields of a sampler class by import path."""
     num_clients: Annotated[int, Field(ge=1)] | None = None
     """For ``uniform``: how many clients are drawn in each round."""
     probability: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -41,7 +41,7 @@ class SamplingConfig(Section):
     ``match_budget``: in clients)."""
     match_budget: bool = False
     """For ``ocs`` and ``paper-ocs``, which do not spend a budget in whole models exactly: scale
-    their probabilities until they do."""
+    their probabilities so that they do."""
     norms: Literal["fresh", "last"] = "fresh"
     """``fresh``: all clients train and send their norm. ``last``: only the chosen ones train."""
     floor: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -56,7 +56,7 @@ class SamplingConfig(Section):
     def by_norm(self) -> bool:
         """Whether clients are chosen by the norms of their updates, for a budget.
 
-        Known without an import: a function by import path needs a budget, a class takes none.
+        This needs no import: a function by import path needs a budget, a class takes none.
         """
         return self.name in RULES or (":" in self.name and self.budget is not None)
 

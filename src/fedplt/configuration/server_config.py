@@ -29,19 +29,19 @@ class ServerConfig(Section):
     """``mean``, ``median``, ``trimmed-mean``, ``clipped-mean`` (``docs/robust.md``), or
     ``package.module:Class`` (``docs/add_rule.md``)."""
     options: dict[str, Any] = {}
-    """Of a rule by import path: the fields of its class."""
+    """Options of a rule by import path: the fields of its class."""
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     """For ``trimmed-mean``: fraction of the contributors left out at each end."""
     clip: Annotated[float, Field(gt=0)] = 1.0
-    """For ``clipped-mean``: largest root mean square of an update in a layer, in medians of the
-    round's clients."""
+    """For ``clipped-mean``: largest root mean square of an update in a layer, as a multiple of the
+    median over the round's clients."""
     max_rms: Annotated[float, Field(gt=0)] | None = None
     """An update with a larger root mean square in a layer is refused; default: no limit."""
     max_medians: Annotated[float, Field(ge=1)] | None = None
-    """An update is refused whose root mean square in a layer is more than so many medians of the
-    round's clients; default: no limit."""
+    """An update is refused if its root mean square in a layer exceeds this multiple of the median
+    over the round's clients; default: no limit."""
     weights: Literal["examples", "equal"] = "examples"
-    """An update counts by its client's number of examples, or every update counts the same."""
+    """Weight updates by their client's number of examples, or all equally."""
     max_examples: Annotated[int, Field(ge=1)] | None = None
     """An update counts as at most this many examples; default: no limit."""
     min_contributors: Annotated[int, Field(ge=1)] = 1
@@ -49,7 +49,7 @@ class ServerConfig(Section):
     optimizer: Literal["none", "momentum", "adam", "yogi"] = "none"
     """``none`` adds the mean update."""
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
-    """Not used by ``none``. Adam and Yogi need a smaller one, such as 0.01."""
+    """Learning rate; ``none`` ignores it. Adam and Yogi need a smaller one, such as 0.01."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Decay of the momentum."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
@@ -60,7 +60,7 @@ class ServerConfig(Section):
     memory: MemorySettings | None = None
     """Remember every client's last update of every block (``docs/beyond.md``)."""
     average: AverageSettings | None = None
-    """Average the models of past rounds; it is evaluated beside the last one."""
+    """Average the models of past rounds; the average is evaluated beside the last model."""
     min_clients: Annotated[int, Field(ge=0)] = 0
     """A round with fewer updates than this does not count and is tried again."""
     attempts: Annotated[int, Field(ge=1)] = 3
@@ -98,7 +98,7 @@ class ServerConfig(Section):
 
     @property
     def rule(self) -> AggregationRule:
-        """The rule itself; imports what is named by import path."""
+        """The rule object; imports what is named by import path."""
         own = {key: getattr(self, key) for key in self._own_options()}
         return _CLASSES.make(self.aggregation, {**own, **self.options})
 

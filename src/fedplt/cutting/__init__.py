@@ -1,5 +1,5 @@
 # mypy: implicit-reexport
-"""From a torch module to the layers that are planned: its tensors, and how they are cut."""
+"""Turn a torch module into the layers of a plan: its tensors, and how they are cut."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """How channels flow between modules: which layer feeds a normalization layer or another layer.
 
-With an example input, walk back in the autograd graph of one forward pass, from a module's input
-through operations that keep channels apart, to the module whose output it was. Without an example,
-the module registered just before a normalization layer is its feeder if it is as wide, and the flow
-between layers is unknown. :func:`products` finds matrix products outside of modules of a known
-kind: attention, recurrent layers, custom code.
+With an example input, walk back through the autograd graph of a forward pass: from a module's input
+through operations that keep channels apart, to its feeder. Without one, a normalization layer's
+feeder is the module registered just before it, if it is as wide; the flow between layers is
+unknown. :func:`products` finds matrix products outside of modules of a known kind: attention,
+recurrent layers, custom code.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def feeders_by_registration(model: nn.Module) -> dict[str, str]:
 
 
 def feeders(trace: Trace) -> dict[str, str]:
-    """Normalization layer -> the one module, as wide as it is, that its input comes from."""
+    """Normalization layer -> the one module of the same width that computes its input."""
     result = {}
     for name, nodes in trace.inputs.items():
         if not isinstance(trace.modules[name], NORMALIZATION):
@@ -78,7 +78,7 @@ def _feeder(trace: Trace, node: Any) -> str | None:
 def flow(traces: Sequence[Trace]) -> tuple[ModuleFlow, ...]:
     """All calls of modules of a known kind, in the order of each module's first call.
 
-    Feeders are those that all traces (training and evaluation mode) have in common.
+    A feeder counts only if all traces (training and evaluation mode) agree on it.
     """
     first, *others = (list(_flow_of(trace)) for trace in traces)
     path = attrgetter("name", "feeder", "columns", "norms")
@@ -112,7 +112,7 @@ def _flow_of(trace: Trace) -> Iterator[ModuleFlow]:
                 feeder=feeder,
                 columns=columns,
                 norms=norms,
-                # A weight that is a buffer takes part in the computation, but is never trained.
+                # A weight that is a buffer is used, but never trained.
                 weight=trace.parameters.get(id(weight), dotted(name, "weight"))
                 if is_matrix
                 else None,
@@ -122,7 +122,7 @@ def _flow_of(trace: Trace) -> Iterator[ModuleFlow]:
 
 
 Path = tuple[str, int, tuple[str, ...]]
-"""The feeder of a module, the columns per channel of it, and the normalization layers between."""
+"""A module's feeder, its columns per feeder channel, and the normalization layers between."""
 
 
 def _channel_path(trace: Trace | ChannelPaths, consumer: str, node: Any) -> Path | None:
@@ -160,8 +160,8 @@ def _columns(
 ) -> int | None:
     """Inputs of the consumer per channel of the producer, if they lie channel by channel.
 
-    A convolution's channels are axis 1 of a batch, a Linear's outputs the last axis. None: it is
-    not certain that everything between the two keeps them there.
+    A convolution's channels are axis 1 of a batch, a Linear's outputs the last axis. None if some
+    operation between the two might move them.
     """
     wide = width(trace.modules[producer])
     weight: Any = trace.modules[consumer].weight
@@ -197,9 +197,9 @@ def _first_input(node: Any) -> Any:
 class ChannelPaths:
     """Checks in every forward pass that channels reach a layer unpermuted from its feeder.
 
-    Where the feeder is the lowest trained layer, only the columns that feed its trained rows need a
-    gradient. An example input gave the paths; whether the path of the current input is the same is
-    looked up in its autograd graph.
+    If the feeder is the lowest trained layer, only the columns of its trained rows need a gradient.
+    The paths come from an example input; the autograd graph of the current input shows whether it
+    took the same path.
     """
 
     def __init__(self, model: nn.Module, layers: Layers) -> None:
@@ -207,9 +207,9 @@ class ChannelPaths:
         self.outputs: dict[Any, str] = {}
         """Autograd node of a module's last output -> its name."""
         self.dimensions: dict[str, int] = {}
-        """Of a module's last input."""
+        """Number of dimensions of a module's last input."""
         self._paths: dict[int, tuple[str, Path]] = {}  # by the identity of the consumer's weight
-        self._names: dict[int, str] = {}  # of feeders and normalization layers, by their tensors'
+        self._names: dict[int, str] = {}  # by identity: tensors of feeders and norms
         for flow in layers.flow:
             weight = getattr(self.modules.get(flow.name), "weight", None)
             if flow.feeder is None or weight is None:
@@ -226,7 +226,7 @@ class ChannelPaths:
         return self._paths.get(id(weight))
 
     def note_output(self, args: tuple[Any, ...], result: Any) -> None:
-        """Note the result of an operation of a feeder, or of a normalization layer on a path."""
+        """Note the output of a feeder, or of a normalization layer on a path."""
         names = self._names
         if not names:
             return
@@ -242,7 +242,7 @@ class ChannelPaths:
         self.dimensions[name] = args[0].ndim
 
     def is_unpermuted(self, trained: TrainedRows, input: Tensor) -> bool:
-        """Whether the path to this input is the one that the example took."""
+        """Whether this input took the same path as the example."""
         name, path = self._paths.get(id(trained.slices[0].parameter), ("", None))
         if path is None or input.grad_fn is None:
             return False
@@ -255,7 +255,7 @@ RECOMPUTING = 2.5
 
 
 def products(trace: Trace) -> tuple[Product, ...]:
-    """All such products, each with the modules and parameters that its operands come from."""
+    """Products outside of known modules, with the modules and parameters of their operands."""
     intercepted = _intercepted_in_attention(trace)
     result = []
     for node in trace.nodes:
@@ -272,7 +272,7 @@ def products(trace: Trace) -> tuple[Product, ...]:
 
 
 def _count(node: Any) -> tuple[float, tuple[int, ...], float] | None:
-    """FLOPs of a product, the positions of its operands, and the cost of all gradients if joint."""
+    """FLOPs of a product, positions of its operands, and the cost of its gradients if joint."""
     kind = autograd_name(node).partition("Backward")[0]
     if kind in ("Mm", "Addmm", "Bmm", "Baddbmm"):
         added = kind in ("Addmm", "Baddbmm")  # to the product of operands 1 and 2
@@ -304,7 +304,7 @@ def _output_shape(node: Any) -> tuple[int, ...]:
 
 
 def _transposed_parameter(node: Any) -> Any:
-    """The parameter that a node is, or is the transpose of."""
+    """The parameter of a node that is a parameter or its transpose."""
     while autograd_name(node).startswith("TBackward"):
         node = node.next_functions[0][0]
     return node.variable if is_parameter(node) else None

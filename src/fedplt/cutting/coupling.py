@@ -1,8 +1,8 @@
 """Coupled units of a torch module: which layers must have the same units in a sub-model.
 
-The model is traced by ``torch.fx``, and units are followed from operation to operation with an
-example input. Operations that keep units apart are known by name
-(:mod:`fedplt.cutting.operations`); all others are refused, so that a sub-model is never a guess.
+``torch.fx`` traces the model, and units are followed from operation to operation with an example
+input. A list has the names of operations that keep units apart (:mod:`fedplt.cutting.operations`);
+all others are refused, so that a sub-model is never a guess.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def no_submodel(reason: str) -> CutError:
     return CutError(f"a sub-model cannot be cut from this model: {reason}")
 
 
-_WHOLE = 0  # the space of everything that is never cut
+_WHOLE = 0  # the space of all units that are never cut
 
 
 class _Units(NamedTuple):
@@ -57,7 +57,7 @@ class _Units(NamedTuple):
 
 
 def find_spaces(model: nn.Module, layers: Layers, example: Tensor) -> Spaces:
-    """The spaces of a model that was cut into these layers."""
+    """Find the spaces (sets of coupled units) of a model that was cut into these layers."""
     walk = _Walk(model, layers)
     with model_mode(model, training=False), torch.no_grad(), torch.random.fork_rng(devices=[]):
         walk.run(example)
@@ -244,7 +244,7 @@ class _Walk(fx.Interpreter):
         if dims is None:
             return False
         axes = {d % ndim for d in ([dims] if isinstance(dims, int) else dims)}
-        # Axes before the units' would move it, unless they are kept.
+        # Dropping an axis before the units' axis would move it.
         return units.axis not in axes and (keeps or all(d > units.axis for d in axes))
 
     @staticmethod
@@ -255,7 +255,7 @@ class _Walk(fx.Interpreter):
         return axis >= len(parts) or parts[axis] == slice(None)
 
     def spaces(self) -> Spaces:
-        """Everything joined, numbered in the order of the flat state."""
+        """The joined spaces, numbered in the order of the flat state."""
         numbers: dict[int, int] = {}
         for name in self.trained:
             if name not in self.tensors:

@@ -1,9 +1,9 @@
 """Find the layers of a torch module.
 
-Every module with trainable tensors becomes a layer, cut along its outputs where its kind is known
-(:mod:`fedplt.cutting.layer_rules`) and trained as one piece otherwise. A normalization layer joins
-the layer that feeds it, if there is exactly one. Layers can be grouped, always trained or never
-trained by name patterns.
+Every module with trainable tensors becomes a layer. It is cut along its outputs if its kind is
+known (:mod:`fedplt.cutting.layer_rules`), and trained as one piece otherwise. A normalization layer
+joins the layer that feeds it, if there is exactly one. Name patterns can group layers, or make them
+always or never trained.
 """
 
 from __future__ import annotations
@@ -133,11 +133,11 @@ class LayerDraft:
 
     tensors: list[TensorSpec] = field(default_factory=list)
     num_units: int = 0
-    """Into how many equal pieces all of them can be cut."""
+    """The number of equal pieces that all of them can be cut into."""
     kinds: list[str] = field(default_factory=list)
-    """Kinds of their modules."""
+    """The kinds of their modules."""
     how: list[str] = field(default_factory=list)
-    """How it is cut, for people."""
+    """How the layer is cut, for people."""
 
     def join(self, other: LayerDraft) -> None:
         self.tensors += other.tensors
@@ -158,7 +158,7 @@ class Drafts:
     by_name: dict[str, LayerDraft] = field(default_factory=dict)
     aliases: Aliases = field(default_factory=dict)
     home: dict[str, str] = field(default_factory=dict)
-    """Tensor -> the draft that it is in."""
+    """Tensor -> its draft."""
 
     def add(self, name: str, draft: LayerDraft) -> None:
         """Add a draft, or join it to the one of this name."""
@@ -184,7 +184,7 @@ def _find_drafts(modules: Iterable[ModuleTensors], fused: Mapping[str, int]) -> 
                 for key, parameter in module.trained.items()
             ]
             if slicing.is_bare:
-                # Each parameter is a layer, also where others of the module are tied.
+                # Each parameter is a layer, even if others of the module are tied.
                 for tensor in tensors:
                     drafts.add(tensor.name, LayerDraft([tensor], 1, ["Parameter"], [slicing.how]))
             else:
@@ -288,7 +288,7 @@ def example_model(
 ) -> tuple[nn.Module, Tensor, Layers]:
     """A model by name or import path, a batch of two examples, and the model's layers.
 
-    ``shape`` is that of one example, without the batch; built-in models know theirs.
+    ``shape``: the shape of one example, without the batch; built-in models know theirs.
     """
     options, known = options or {}, MODELS.get(name)
     model = build_model(name, options, seed=0).eval()

@@ -1,8 +1,8 @@
 """How the tensors of a module are sliced, by its kind.
 
-Kinds that are neither listed here nor added by the user (:func:`fedplt.add_layer_kind`) are trained
-whole or not at all: one sub-layer. That is always correct, only coarser; ``Layers.summary()`` shows
-it.
+Other kinds are one sub-layer, which is trained as a whole or not at all, unless the user adds a
+rule (:func:`fedplt.add_layer_kind`). That is always correct, but coarser; ``Layers.summary()``
+shows it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Slicing:
     """How one module's tensors are cut into sub-layers."""
 
     how: str
-    """For people: ``"by output neuron"``."""
+    """Description for people, such as ``"by output neuron"``."""
     num_units: int | None = None
     """The smallest pieces a client can train; None: one per row."""
     axes: dict[str, int] = field(default_factory=dict)
-    """Sliced axes that are not the first."""
+    """The sliced axis of each tensor that is not sliced along its first axis."""
     repeats: dict[str, int] = field(default_factory=dict)
-    """Number of blocks on the sliced axis that are cut the same way."""
+    """Number of blocks per tensor along the sliced axis; all are cut the same way."""
     is_bare: bool = False
-    """Each tensor is a separate layer: the module's computation is unknown."""
+    """Whether each tensor is a separate layer, because the module's computation is unknown."""
 
 
 _CUSTOM_KINDS: dict[type[nn.Module], Callable[[Any], Slicing]] = {}
@@ -126,7 +126,7 @@ def kind_of(module: nn.Module) -> str:
 
 
 def _how_computed(module: nn.Module, own: Collection[str]) -> str | None:
-    """How the weight is computed from other tensors, whose rows are no outputs; else None."""
+    """How the weight is computed from other tensors whose rows are not outputs; else None."""
     if hasattr(module, "parametrizations") or isinstance(
         module, nn.utils.parametrize.ParametrizationList
     ):
@@ -139,7 +139,7 @@ def _how_computed(module: nn.Module, own: Collection[str]) -> str | None:
 
 
 def _saving(module: nn.Module, slicing: Slicing) -> str:
-    """A note where slices are trained, but the whole gradient is computed."""
+    """A note if slices are trained but the whole gradient is computed."""
     is_sliced = isinstance(module, (*NORMALIZATION, nn.MultiheadAttention)) or has_kernel(module)
     return "" if is_sliced or slicing.num_units == 1 else "; its whole gradient is computed"
 
@@ -185,7 +185,7 @@ def _attention(name: str, module: Any, fused: int | None) -> Slicing:
 
 
 def _recurrent(name: str, module: Any, fused: int | None) -> Slicing:
-    """Every level and direction at the same hidden units; a projection has them as its columns."""
+    """Cut every level and direction at the same hidden units: the columns of a projection."""
     units, axes, repeats = module.hidden_size, {}, {}
     for key, parameter in module.named_parameters(recurse=False):
         axes[key] = int(key.startswith("weight_hr"))
@@ -227,7 +227,7 @@ def check_lazy(model: nn.Module) -> None:
 
 
 def check_tensor(name: str, tensor: Tensor) -> None:
-    """Refuse parameters without slices that can be trained."""
+    """Refuse parameters whose slices cannot be trained."""
     if is_wrapper_subclass(tensor):
         raise CutError(
             f"{name} is a {type(tensor).__name__}, which has no memory itself to train slices of. "

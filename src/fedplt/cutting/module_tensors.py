@@ -37,7 +37,7 @@ class ModuleTensors:
     name: str
     module: nn.Module
     trained: dict[str, nn.Parameter] = field(default_factory=dict)
-    """The parameters that it owns, by their names in the module."""
+    """The parameters that the module owns, by their names in it."""
     tied_to: list[str] = field(default_factory=list)
     """Full names of its trained parameters that another module owns."""
     statistics: list[TensorSpec] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Operations that keep channels apart, under all the names they have.
+"""Operations that do not mix channels, with their names in both kinds of graph.
 
 :mod:`fedplt.cutting.channels` follows the autograd graph (``ReluBackward0``), and
 :mod:`fedplt.cutting.coupling` a ``torch.fx`` graph (the function ``relu``, the module ``nn.ReLU``).
@@ -20,12 +20,12 @@ Kinds = tuple[type[nn.Module], ...]
 CONVOLUTIONS: Kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED_CONVOLUTIONS: Kinds = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 CHANNELED: Kinds = (nn.Linear, *CONVOLUTIONS)
-"""Their outputs are channels on a known axis: the last one of a Linear, axis 1 of a convolution."""
+"""Modules with channels on a known output axis: the last of a Linear, axis 1 of a convolution."""
 FEEDING: Kinds = (*CHANNELED, *TRANSPOSED_CONVOLUTIONS)
-"""A normalization layer after one of these joins its layer."""
+"""A normalization layer joins the layer of the module of these kinds that feeds it."""
 
 PER_CHANNEL_NORMALIZATION: Kinds = (BatchNormBase, InstanceNormBase)
-"""Every channel is normalized alone."""
+"""Layers that normalize every channel separately."""
 NORMALIZATION: Kinds = (*PER_CHANNEL_NORMALIZATION, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
@@ -48,26 +48,26 @@ ELEMENTWISE = Kind(
     (nn.ReLU, nn.LeakyReLU, nn.Hardtanh, nn.ReLU6, nn.Hardswish, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh,
      nn.Sigmoid, nn.Softplus, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Identity),
 )  # fmt: skip
-"""One number in, one number out."""
+"""Elementwise: one number in, one number out."""
 POOLING = Kind(
     ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool"),
-    # F.max_pool2d is boolean_dispatch where torch did not name the function that it dispatches by.
+    # Torch leaves some pooling functions the name of their dispatcher, boolean_dispatch.
     ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "boolean_dispatch"),
     (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d,
      nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
 )  # fmt: skip
-"""One number out of several positions of a channel."""
+"""Pooling: one number from several positions of a channel."""
 RESHAPE = Kind(
     ("View", "UnsafeView", "ReshapeAlias"), ("flatten", "view", "reshape"), (nn.Flatten,)
 )
-"""The same numbers in the same order, in another shape."""
+"""Reshaping: the same numbers in the same order."""
 TRANSPOSE = Kind(("Transpose", "Permute"))
-"""The same numbers with their axes in another order."""
+"""Permuting: the same numbers with their axes in another order."""
 BINARY = Kind(
     functions=("add", "add_", "iadd", "sub", "sub_", "isub", "mul", "mul_", "imul", "div",
                "truediv"),
 )  # fmt: skip
-"""Elementwise, of two tensors."""
+"""Elementwise operations of two tensors."""
 
 
 def autograd_name(node: Any) -> str:

@@ -73,10 +73,10 @@ def _unchanged_tensors(model: nn.Module) -> Iterator[None]:
 
 
 def traces(model: nn.Module, example: Any) -> list[Trace]:
-    """The model in evaluation and in training mode, the one that uses more parameters first.
+    """Traces in evaluation and in training mode, the one that uses more parameters first.
 
-    A model that can be run in one of them alone (it needs targets, or larger batches for its
-    normalization layers) is recorded in that one.
+    A model that runs in only one mode (it needs targets, or larger batches for its normalization
+    layers) is traced in that mode.
     """
     _initialize(model, example)
     found, problems = [], []
@@ -160,11 +160,11 @@ class Trace:
             self._calls.append((_node(x), output.grad_fn))
 
     def __reduce__(self) -> Any:
-        """A copy of a module that its forward makes is not traced."""
+        """Copies that a module's forward makes of it are not traced."""
         return partial, (_ignore,)
 
     def sources(self, node: Any) -> set[str]:
-        """The modules and parameters a node depends on without another module in between."""
+        """The modules and parameters that a node depends on directly, without a module between."""
         found = set()
         for reached in _reachable([node], stop_at=self.outputs):
             if reached in self.outputs:
@@ -212,7 +212,7 @@ def _node(tensor: Tensor) -> Any:
 
 
 def _reachable(roots: list[Any], stop: Any = None, stop_at: Any = ()) -> dict[Any, None]:
-    """All nodes behind these: not ``stop`` and beyond, not beyond nodes in ``stop_at``."""
+    """All nodes that ``roots`` depend on, up to ``stop`` (excluded) and ``stop_at`` (included)."""
     found: dict[Any, None] = {}
     todo = list(roots)
     while todo:

@@ -42,7 +42,7 @@ from fedplt.errors import DataError, did_you_mean
 from fedplt.files import write_atomically
 
 Scaling = Literal["unit", "symmetric", "standard"]
-"""Of images: pixels in [0, 1], in [-1, 1], or with mean 0 and standard deviation 1 per channel."""
+"""Pixels in [0, 1], in [-1, 1], or with mean 0 and standard deviation 1 per channel."""
 
 _FASHION = {
     "train-images-idx3-ubyte.gz": (
@@ -84,7 +84,7 @@ CATALOG = {
         checksum="3dbcecbb29d9ed5c0576e5ba3f423876bce8da0032f60df01404c0308a7459d3",
         decoders=[decode_idx],
         sources=[
-            # Plain http: the digests are checked.
+            # Plain http is safe here: the digests are checked.
             Official(
                 "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
                 [KnownFile(name, *known) for name, known in _FASHION.items()],
@@ -196,7 +196,7 @@ def load_data_set(
     """A built-in data set, in its training, validation and test parts.
 
     Pixels x in [0, 1] become (x - mean) / std: ``unit`` has mean 0 and std 1, ``symmetric`` 0.5 and
-    0.5, ``standard`` those of each channel. The default is the data set's.
+    0.5, ``standard`` the values of each channel. Each data set has its own default.
     """
     wanted = catalogued(name)
     mean, std = {

@@ -31,16 +31,16 @@ from fedplt.errors import DataError
 Collate = Callable[[list[Any]], Any]
 """Makes a batch of a list of items: ``(inputs, targets)``, or a dictionary with ``labels``."""
 CheckTargets = Callable[[Tensor, Sequence[int]], None]
-"""Refuses targets of a batch, given with the numbers of its examples."""
+"""Refuses wrong targets of a batch; called with the targets and the numbers of the examples."""
 
 
 @dataclass(frozen=True, eq=False)
 class DatasetSamples:
     """A map-style Dataset; items are fetched as needed.
 
-    Items are ``(input, target)``, or dictionaries of inputs with their target as ``labels`` or
-    ``label``, as Hugging Face's ``datasets`` have them. ``collate`` makes a batch of a list of
-    items, in one of these forms; then items may be anything.
+    Items are ``(input, target)``, or dictionaries of inputs with the target as ``labels`` or
+    ``label``, as in Hugging Face's ``datasets``. ``collate`` turns a list of items, of any kind,
+    into a batch of one of these forms.
     """
 
     dataset: Any
@@ -117,7 +117,7 @@ class DatasetSamples:
 
 @contextmanager
 def _user_code(problem: str) -> Iterator[None]:
-    """Errors name the last line of the user's code, which may raise anything."""
+    """Errors name the line of the user's code that raised; it may raise anything."""
     try:
         yield
     except Exception as error:
@@ -134,9 +134,9 @@ def _pair(item: Any, index: int, what: str = "item") -> tuple[Any, Any]:
         if LABELS not in found:
             raise DataError(
                 f"{what} {index} of the Dataset is a dictionary with "
-                f"{', '.join(map(repr, item))}; the target must be there as {LABELS!r}."
+                f"{', '.join(map(repr, item))}; the target must have the key {LABELS!r}."
             )
-        # Text beside numbers, such as before tokenization, is left out.
+        # Leave out text beside numbers, such as text before its tokenization.
         inputs = {k: v for k, v in found.items() if k == LABELS or not _is_text(v)}
         return inputs, found[LABELS]
     if isinstance(item, Sequence) and not isinstance(item, str) and len(item) == 2:

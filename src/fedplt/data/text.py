@@ -17,7 +17,7 @@ CONTEXT = 64
 
 
 def python_topics() -> TrainingData:
-    """Windows of 64 ASCII characters and, as targets, the characters after each."""
+    """Windows of 64 ASCII characters; the target of each character is the next one."""
     text = "\n\n".join(topics[name] for name in sorted(topics))
     characters = np.frombuffer(text.encode("ascii", "replace"), dtype=np.uint8).astype(np.int64)
     number = (len(characters) - 1) // CONTEXT

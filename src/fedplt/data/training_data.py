@@ -1,4 +1,4 @@
-"""What a run trains on: tensors, arrays, tables, or a Dataset, whose items are checked."""
+"""The data of a run, from tensors, arrays, tables, or a Dataset, whose items are checked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TrainingData:
     """Data of a run: training, validation (after rounds) and test (at the end).
 
     Each is ``(inputs, targets)`` of tensors, arrays, lists or pandas objects, or a Dataset.
-    ``collate`` makes a batch of a list of a Dataset's items, such as ``DataCollatorWithPadding``.
+    ``collate`` turns a list of a Dataset's items into a batch, like ``DataCollatorWithPadding``.
     """
 
     train: Samples
@@ -132,7 +132,7 @@ def _tensor(name: str, values: Any) -> Tensor:
 
 
 def _numbers(name: str, array: Any) -> Any:
-    """Convert columns of different types, which come as objects; refuse text."""
+    """Convert arrays of objects, such as from columns of different types; refuse text."""
     flat = array.ravel().tolist()
     text = [value for value in flat if isinstance(value, str)]
     if text:

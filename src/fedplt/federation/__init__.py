@@ -6,14 +6,7 @@ from __future__ import annotations
 from fedplt.federation.assigned_devices import nominal_workload
 from fedplt.federation.availability import Availability
 from fedplt.federation.choose_clients import most_clients, most_numbers
-from fedplt.federation.configured_plan import (
-    FEWEST_CLIENTS,
-    coverage_warnings,
-    method_from_config,
-    participants_warning,
-    plan_from_config,
-    warn_of_gaps,
-)
+from fedplt.federation.configured_plan import method_from_config, plan_from_config
 from fedplt.federation.cost_forecast import forecast
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.evaluation import evaluation_chunks
@@ -29,6 +22,12 @@ from fedplt.federation.job import (
 )
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.model_and_data import find_code, load_data, model_from_config, split_data
+from fedplt.federation.preflight.coverage import (
+    FEWEST_CLIENTS,
+    coverage_warnings,
+    participants_warning,
+    warn_of_gaps,
+)
 from fedplt.federation.preflight.self_check import check_job
 from fedplt.federation.preflight.trial_runs import on_device, try_model
 from fedplt.federation.privacy_accounting import privacy_text

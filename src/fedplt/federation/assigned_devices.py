@@ -38,7 +38,7 @@ Value = TypeVar("Value")
 MakeWorkload = Callable[[], ExactWorkload]
 """Computes the workload of a client's round, if the ratios are planned from it."""
 UNKNOWN = DeviceProfile("unknown", 1e9, 1e6, 1e6)
-"""Of a client that is away; nothing is predicted for it."""
+"""Stands for the device of a client that is away; nothing is predicted for it."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,20 @@ class ClientDevices:
     away: frozenset[int] = frozenset()
     """Clients whose nodes were not connected when the fleet was planned (``fleet.replan``)."""
     availability: Chances | None = None
-    """The chance of each client to be there, in each round; then from the first one again."""
+    """Each client's probability of being available, per round; repeats after the last entry."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes with any device: simulated times and late clients depend on the devices."""
+        """Digest of all devices: simulated times and late clients depend on them."""
         profiles = [asdict(profile) for profile in self.profiles]
         for profile in profiles:
-            del profile["watts"]  # changes neither
+            del profile["watts"]  # affects neither times nor late clients
         text = repr(profiles) + (repr(self.availability) if self.availability else "")
         return f"{zlib.crc32(text.encode()):08x}"
 
 
 def client_devices(config: RunConfig, workload: MakeWorkload) -> ClientDevices | None:
-    """The clients' devices as ``[fleet]`` says, and their planned ratios if it asks for them."""
+    """The clients' devices from ``[fleet]``, with planned ratios if it asks for them."""
     settings = config.fleet
     if settings is None:
         return None
@@ -129,7 +129,7 @@ def _devices(settings: FleetConfig) -> tuple[DeviceProfile, ...]:
 def changed_devices(
     config: RunConfig, there: Mapping[int, DeviceProfile], workload: MakeWorkload
 ) -> ClientDevices:
-    """The clients that are there, planned as one fleet; others train nothing."""
+    """Plan the connected clients as one fleet; others train nothing."""
     assert config.fleet is not None
     number, minimum = config.clients.num_clients, config.fleet.min_ratio
     place = {client: index for index, client in enumerate(sorted(there))}
@@ -176,7 +176,7 @@ def workload_from_config(work: WorkConfig) -> Workload:
 
 
 def with_memory(workload: ExactWorkload, counter: MemoryCounter | None) -> ExactWorkload:
-    """The workload with its memory counted, and batches that may be split to save some."""
+    """The workload with its memory counted; batches may be split to save memory."""
     if counter is None:
         return workload
     own = counter.training.settings.micro_batch
@@ -208,7 +208,8 @@ def nominal_workload(
             key="training",
         )
     else:
-        each = -(-num_examples // config.clients.num_clients)  # the most of an even split
+        each = -(-num_examples // config.clients.num_clients)  # largest part of an even split
         seen = settings.examples_seen(each) if settings.local_steps is None else None
         workload = ExactWorkload(layers, settings.num_steps(each), settings.batch_of(each), seen)
+    workload = replace(workload, up=config.messages.up, down=config.messages.down)
     return with_memory(workload, counter)

@@ -72,7 +72,7 @@ class Availability:
     def round_seconds(
         self, assignments: Mapping[int, Assignment], uploading: Collection[int], sent: Broadcast
     ) -> float:
-        """Seconds of a round in which these clients train and some upload (0: no ``[fleet]``)."""
+        """Duration of a round in which these clients train and some upload (0: no ``[fleet]``)."""
         if self.settings is None:
             return 0.0
         some = set(uploading)
@@ -81,10 +81,10 @@ class Availability:
         return max((time.total for time in times), default=0.0)
 
     def predicted(self, round: int) -> NDArray[np.float64]:
-        """Predicted seconds of each client, upload included: sampling may come later."""
+        """Predicted seconds per client, upload included: who uploads may not be known yet."""
         plan = self.job.plan
         if not plan.costs_change:
-            round = 0  # other slices may be trained, but of the same size in every round
+            round = 0  # the slices may differ between rounds, their sizes do not
         if self._predictions is None or self._predictions[0] != round:
             assigned = plan.in_round(round)
             times = [self._costs.seconds(k, assigned[k]).total for k in range(plan.num_clients)]

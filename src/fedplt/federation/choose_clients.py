@@ -1,4 +1,4 @@
-"""Choose which clients train and upload in a round, and keep the norms that this needs."""
+"""Choose which clients train and upload in a round, and store the update norms for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NUMBER_BYTES = 8
 ANSWER_BYTES = 1
 """Bytes of the server's yes or no to a client."""
 MAX_WAIT = 32
-"""A client whose updates are refused is chosen by its norm again after at most so many rounds."""
+"""Maximum number of rounds in which the norm of a client with refused updates is ignored."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +45,9 @@ class Selection:
     clients: list[int]
     """Clients that upload: chosen and present."""
     probabilities: NDArray[np.float64]
-    """Probability of each client of the fleet to be chosen; 0 if it is away."""
+    """Probability that each client of the fleet is chosen; 0 if it is away."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Clients whose update norm is not finite (their training diverged), or is no norm."""
+    """Clients whose update norm is not finite (their training diverged), or not a norm at all."""
     bytes_up: int = 0
     bytes_down: int = 0
     """Bytes of messages about norms and choices, without models and updates."""
@@ -67,10 +67,14 @@ class ClientSampler:
         self._everybody = list(range(job.plan.num_clients))
         self._last = np.full(len(self._everybody), np.nan)
         self._refusals = torch.zeros(len(self._everybody), 2, dtype=torch.int64)
-        """By client: how many chosen updates in a row were refused, and the round from which on its
-        norm is used again."""
+        """Per client: the number of consecutive refused updates, and the round from which its norm
+        is used again."""
         self._saved_refusals = self._refusals.clone()
-        """As of the last round that counts."""
+        """The refusals as of the last committed round."""
+
+    def use(self, job: Job) -> None:
+        """Go on with another plan for the same clients."""
+        self.job = job
 
     def before_training(self, round: int, there: Sequence[int]) -> Selection | None:
         """The selection, if it can be made before training; None if all clients must train first.
@@ -106,8 +110,8 @@ class ClientSampler:
             clients = sorted({int(client) for client in drawn})
         if len(clients) < len(drawn) or any(not 0 <= k < len(chances) for k in clients):
             raise RunError(
-                f"sampling.name: {self.settings.name!r} drew {drawn.tolist()!r:.80}; draw gives "
-                f"different clients, numbered 0 to {len(chances) - 1}."
+                f"sampling.name: {self.settings.name!r} drew {drawn.tolist()!r:.80}; draw must "
+                f"return distinct clients, numbered 0 to {len(chances) - 1}."
             )
         if clients and not chances[clients].all():
             client = next(k for k in clients if not chances[k])
@@ -129,9 +133,9 @@ class ClientSampler:
         return chances
 
     def _chosen(self, round: int, asked: list[int], present: NDArray[np.bool_]) -> list[int]:
-        """Those asked who are present. Refuses more than engines have room for.
+        """The asked clients that are present. Refuses more than the engine has memory for.
 
-        Independent draws may choose everybody; the room is :func:`most_numbers`.
+        Independent draws may choose everybody; the engine's memory is :func:`most_numbers`.
         """
         if int(self.job.plan.update_sizes[asked].sum()) > most_numbers(self.job):
             raise RunError(
@@ -142,7 +146,7 @@ class ClientSampler:
         return [client for client in asked if present[client]]
 
     def block_weights(self, assignments: RoundAssignments, there: Sequence[int]) -> Tensor | None:
-        """The server's divisor of each value, if the clients' norms must be weighted by it."""
+        """The server's divisor of each value, if clients must weight their norms by it."""
         if self.settings.objective != "aggregate":
             return None
         aggregator = Aggregator(self.job.layers, self.job.recipe.normalizer)
@@ -156,7 +160,7 @@ class ClientSampler:
         aggregator.expect_all(assignments, clients, weights)
 
     def after_training(self, round: int, results: Sequence[ClientResult]) -> Selection:
-        """The selection by the norms of this round's updates, which all clients send first."""
+        """Select by the norms of this round's updates; all clients send their norm first."""
         norms = np.zeros(len(self._everybody))
         present = self._mask([result.client for result in results])
         refused = {}
@@ -196,7 +200,7 @@ class ClientSampler:
         chances = (1 - floor) * best + floor * uniform
         asked = independent_sample(chances, seed=self.job.config.seed, round=round).tolist()
         chosen = self._chosen(round, asked, present)
-        # The budget covers clients that are away too, and uniform sampling is treated alike.
+        # The budget covers clients that are away too; the same holds for uniform sampling.
         chances, norms = np.where(present, chances, 0.0), np.where(present, norms, 0.0)
         record = self._record(
             chosen, chances, norms, uniform,
@@ -217,7 +221,7 @@ class ClientSampler:
         """Probabilities, chosen clients, and the variance compared with uniform sampling.
 
         Costs and the budget are in the sampler's unit (clients, or whole models). A client that is
-        away has probability and norm 0. ``uniform``: each client's under uniform sampling.
+        away has probability and norm 0. ``uniform``: each client's probability if all had the same.
         """
         costs, weights = self._costs, self.job.weights
         variance = sampling_variance(probabilities, norms, weights)
@@ -250,9 +254,9 @@ class ClientSampler:
             self._expect(aggregator, assignments, sound)
 
     def weights(self, selection: Selection) -> NDArray[np.float64]:
-        """The weight of each client's update, over its probability to be chosen.
+        """The weight of each client's update, divided by its probability to be chosen.
 
-        Without this division if all have the same probability, unless the estimator is unbiased.
+        Not divided if all probabilities are equal, unless the estimator is unbiased.
         """
         weights, chances = self.job.weights, selection.probabilities
         differ = len(np.unique(chances[chances > 0])) > 1
@@ -261,10 +265,10 @@ class ClientSampler:
         return weights.astype(np.float64)
 
     def note_refused(self, round: int, chosen: Sequence[int], rejected: Mapping[str, str]) -> None:
-        """Believe the norms of those less who are chosen by them, and then refused.
+        """Ignore the norms of chosen clients whose updates were refused, for 1, 2, 4, ... rounds.
 
-        They are left out of what is left of this round, and of the next 1, 2, 4, ... rounds: one
-        client that reports a huge norm must not take the whole budget in every round.
+        They are also left out of further attempts at this round. Otherwise one client that reports
+        a huge norm would take the whole budget in every round.
         """
         for client in chosen if self.settings.by_norm and self.settings.norms == "fresh" else ():
             times = int(self._refusals[client, 0]) + 1 if str(client) in rejected else 0
@@ -282,7 +286,7 @@ class ClientSampler:
     def remember(self, results: Sequence[ClientResult], rejected: Mapping[str, str]) -> None:
         """Keep the norms for later rounds. The round loop calls this when it commits a round.
 
-        A client whose update was rejected is asked by its last norm that was true.
+        A client whose update was rejected keeps its last accepted norm.
         """
         self._saved_refusals = self._refusals.clone()
         for result in results:

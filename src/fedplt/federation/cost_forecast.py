@@ -19,28 +19,28 @@ from fedplt.planning import BYTES_PER_NUMBER, download_bytes, exact_flops, make_
 from fedplt.text import bytes_text, counted, duration_text, flops_text
 
 BATCH = 64
-"""Examples of the timed step, where clients take all of theirs at once."""
+"""Batch size of the timed step if ``batch_size = "full"``."""
 STATES_ON_DISK = 4
-"""Two checkpoints, the final model, and a file that is being written."""
+"""Two checkpoints, the final model, and one file while it is being written."""
 MOST_CLIENTS = 1000
-"""Of larger fleets, so many clients at equal distances stand for all."""
+"""Larger fleets are estimated from this many evenly spaced clients."""
 MOST_ROUNDS = 20
-"""The same for the rounds of a plan whose costs change."""
+"""Plans whose costs change are estimated from this many evenly spaced rounds."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of a run; costs are per round."""
+    """The expected costs of a run, per round unless a field says otherwise."""
 
     rounds: int
     bytes_up: float
     bytes_down: float
     flops: float
     seconds: float
-    """Of all rounds, with the simulator on this machine."""
+    """Time of all rounds with the simulator on this machine."""
     disk_bytes: int
     memory_bytes: int = 0
-    """What the server remembers of updates (``server.memory``), at most."""
+    """Upper bound of the server's memory of updates (``server.memory``)."""
 
     def summary(self, folder: Path) -> str:
         up, down, memory = self.bytes_up, self.bytes_down, self.memory_bytes
@@ -55,7 +55,7 @@ class Forecast:
         )
 
     def _free(self, folder: Path) -> str:
-        """Space on the folder's disk, if the file system says it; some report no size at all."""
+        """Free space on the folder's disk; some file systems do not report it."""
         place = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
         disk = shutil.disk_usage(place)
         if not disk.total:
@@ -67,7 +67,7 @@ class Forecast:
 
 
 def memory_text(num_bytes: int) -> str:
-    """What the server remembers of updates, in words."""
+    """The size of the server's memory of updates, for messages."""
     return f"memory of updates: up to {bytes_text(num_bytes)} on the server"
 
 
@@ -105,14 +105,14 @@ def forecast(job: Job, workers: int) -> Forecast:
 
 
 def _spread(number: int, most: int) -> list[int]:
-    """At most so many of the numbers below ``number``, evenly spread, from 0 on."""
+    """At most ``most`` of the numbers below ``number``, evenly spaced, starting at 0."""
     return [int(i) for i in np.linspace(0, number - 1, min(number, most)).round()]
 
 
 def _sampled(
     sampling: SamplingConfig, clients: int, uploads: float, model: int
 ) -> tuple[float, float]:
-    """The part of the clients that trains, and the bytes that are uploaded, in a round.
+    """The fraction of the clients that train in a round, and the bytes that they upload.
 
     ``uploads``: the bytes of all clients; ``model``: those of the whole model.
     """
@@ -125,7 +125,7 @@ def _sampled(
 
 
 def _flops_per_second(job: Job, flops: int) -> float:
-    """Of one thread that trains the whole model; the second of two steps is timed."""
+    """Speed of one thread that trains the whole model; the second of two steps is timed."""
     model, threads = copy_model(job.model), torch.get_num_threads()
     size = job.training.settings.batch_size
     number = min(BATCH if size == "full" else size, len(job.samples))

@@ -15,7 +15,7 @@ from fedplt.server import Broadcast
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user asked to stop; the current round is discarded, and all before it is saved."""
+    """The user asked to stop. The current round is discarded, all earlier ones are saved."""
 
 
 class Engine(Protocol):
@@ -36,7 +36,7 @@ class Engine(Protocol):
         """Train these clients from the model that they receive; results are in client order.
 
         A client that fails has no result; :attr:`failures` says why. ``upload``: all updates will
-        be collected. If not, the sampler chooses by the results whose are.
+        be collected. If False, the sampler first chooses by the results which are.
 
         ``block_weights``: the server's divisor of each value of the flat state. The round loop
         passes it if the sampler needs the norms of the updates as they will be aggregated.
@@ -44,8 +44,8 @@ class Engine(Protocol):
 
     @property
     def failures(self) -> Mapping[int, str]:
-        """Clients of the last :meth:`train` and :meth:`collect`, or of :meth:`evaluate_clients`
-        if it was called since, that gave nothing, and why."""
+        """Clients that returned nothing, and why: in the last :meth:`train` and :meth:`collect`,
+        or in :meth:`evaluate_clients` if it was called since."""
 
     def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
         """The updates of clients from the last :meth:`train`, in the given order.
@@ -59,9 +59,9 @@ class Engine(Protocol):
     def evaluate_clients(
         self, part: str, state: Tensor, clients: Sequence[int]
     ) -> Mapping[int, Evaluation]:
-        """Evaluate a state for each of these clients, with the state that the client keeps.
+        """Evaluate a state for each of these clients, with the client's local state.
 
-        On real nodes with each node's own data; a node that gives no sound answer is left out, and
+        Real nodes use their own data. A node without a valid answer is left out, and
         :attr:`failures` says why.
         """
 
@@ -69,16 +69,16 @@ class Engine(Protocol):
         """Running statistics over the training data, in the order of the flat state."""
 
     def keep_local(self, clients: Sequence[int]) -> None:
-        """Keep what these clients have from the last :meth:`train`: their updates are in.
+        """Keep these clients' local state of the last :meth:`train`: the server has their updates.
 
         The round loop calls this before it evaluates, and commits :meth:`local_tensors` afterwards.
         """
 
     def local_tensors(self) -> dict[str, Tensor]:
-        """The state that clients keep, for a checkpoint; empty if the clients store it."""
+        """The clients' local state, for a checkpoint; empty if the clients store it themselves."""
 
     def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state that clients keep from a checkpoint."""
+        """Restore the clients' local state from a checkpoint."""
 
     def close(self) -> None:
         """Release all resources; safe to call twice."""
@@ -92,7 +92,7 @@ class NodesEngine(Engine, Protocol):
         """The clients that can be reached now, and their devices."""
 
     def resume_after(self, rounds_done: int) -> None:
-        """The next round follows this many; an evaluation before it is of the last one."""
+        """Continue after this many rounds; an evaluation before the next one is of the last one."""
 
     def use(self, job: Job) -> None:
-        """Go on with another plan for the same model, data and clients."""
+        """Continue with another plan for the same model, data and clients."""

@@ -23,7 +23,7 @@ from fedplt.server import claim_factors, read_each
 Measured = tuple[Evaluation, dict[str, float] | None]
 """The evaluation of the global model, and a summary of the clients' scores."""
 MAX_LISTED, MAX_WORST = 200, 20
-"""Up to so many clients are recorded one by one; of more, so many at either end."""
+"""Up to 200 clients are recorded one by one; of more, only the 20 lowest and 20 highest."""
 
 
 class Evaluator:
@@ -49,7 +49,7 @@ class Evaluator:
         return self.of("validation", state) if self._is_due(round) else (None, None)
 
     def gather_statistics(self, round: int, state: Tensor) -> None:
-        """With ``static_norm``: write the running statistics of a round to be evaluated."""
+        """With ``static_norm``: write the running statistics, if this round is evaluated."""
         statistics = buffer_positions(self.job.layers)
         if self.job.recipe.static_norm and len(statistics) and self._is_due(round):
             state[statistics] = self.engine.statistics(state)
@@ -70,7 +70,7 @@ class Evaluator:
         return evaluation, summary_of(evaluation.client_scores(shares), examples)
 
     def _of_clients(self, part: str, state: Tensor) -> Measured | tuple[None, None]:
-        """Every client evaluates for itself; (None, None) if nobody answers."""
+        """The score from evaluations on all clients; (None, None) if nobody answers."""
         clients, shares = range(self.job.plan.num_clients), self._label_shares
         evaluations = self.engine.evaluate_clients(part, state, clients)
         scores, refused = read_each(evaluations, lambda k, found: _score(k, found, shares))
@@ -114,14 +114,12 @@ def evaluation_chunks(job: Job, number: int, client: int | None) -> list[int]:
 
 
 def summary_of(
-    scores: NDArray[np.float64],
-    num_examples: NDArray[Any],
-    clients: Sequence[int] | None = None,
+    scores: NDArray[np.float64], num_examples: NDArray[Any], clients: Sequence[int] | None = None
 ) -> dict[str, float]:
     """Mean (by examples), sample std and quantiles of the scores; then single clients' scores.
 
-    These have the client's number as key: all clients of a small fleet, the lowest and the highest
-    scores of a large one. ``clients`` are the numbers; default: 0, 1, ...
+    The key of a single score is the client's number: all clients of a small fleet, the lowest and
+    highest scores of a large one. ``clients`` are the numbers; default: 0, 1, ...
     """
     known = np.flatnonzero(~np.isnan(scores))
     weights, values = num_examples[known], scores[known]
@@ -149,13 +147,13 @@ def score_of_clients(
 ) -> tuple[Evaluation, dict[str, float]]:
     """One score from the clients' evaluations: each with its model (FedBN), or on its data.
 
-    On common data a client's score is weighted by its label distribution, and its loss is over
-    all of them. Both are averaged over the clients, weighted by the examples that they train on.
-    On their own data the score is that of all their examples together. Numbers of examples and
-    sums that clients report count up to ten times the median (:func:`claim_factors`).
+    On common data a client's score is weighted by its label distribution; its loss is over all
+    examples. Both are averaged over the clients, weighted by their numbers of training examples.
+    On the clients' own data the score is over all their examples together. Numbers of examples and
+    sums that clients report are capped at ten times the median (:func:`claim_factors`).
 
-    ``combine``: ``"median"`` or ``"trimmed-mean"`` take that of the clients' scores instead, every
-    client counted once.
+    ``combine``: ``"median"`` or ``"trimmed-mean"`` of the clients' scores instead; every client
+    counts once.
     """
     clients = sorted(evaluations)
     found = [evaluations[client] for client in clients]
@@ -212,7 +210,7 @@ def _robust(values: NDArray[np.float64], combine: str, trim: float) -> float:
 
 
 def _unlike(evaluations: Mapping[int, Evaluation]) -> dict[int, str]:
-    """The clients whose metrics have another number of sums than most: they measured another."""
+    """Clients that measured another metric: theirs has another number of sums than most."""
     lengths = {k: 0 if each.sums is None else len(each.sums) for k, each in evaluations.items()}
     most = Counter(lengths.values()).most_common(1)[0][0] if lengths else 0
     why = "it measured another metric than most. Is [task] in its node.toml that of the run?"

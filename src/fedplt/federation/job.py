@@ -60,7 +60,7 @@ class Job:
 
     @cached_property
     def data_fingerprint(self) -> str:
-        """Changes with the split and the training data (for a Dataset: with its size)."""
+        """Digest of the split and the training data (of a Dataset: its size)."""
         checksum = zlib.crc32(np.ascontiguousarray(self.offsets).tobytes(), len(self.samples))
         return f"{self.samples.checksum(checksum):08x}"
 
@@ -179,9 +179,7 @@ def make_job(
 
 
 def local_training_of(
-    config: RunConfig,
-    loss: Loss = classification_loss,
-    augment: Augment | None = None,
+    config: RunConfig, loss: Loss = classification_loss, augment: Augment | None = None
 ) -> LocalTraining:
     path = config.training.augment
     if path == FROM_PYTHON and augment is None:
@@ -271,7 +269,7 @@ def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
 
 
 def example_input(config: RunConfig) -> torch.Tensor:
-    """Zeros of the shape that the configuration says, or the built-in model's own example."""
+    """Zeros of the configured shape, or the built-in model's own example."""
     settings = config.model
     if settings.input_shape is not None:
         dtype = torch.int64 if settings.input_type == "integer" else torch.float32

@@ -89,9 +89,9 @@ class Federation:
         self.downlink = Downlink(job.layers, job.plan.num_clients, job.config.messages.down)
         parts = (self.sampler, self.privacy, self.diagnostics, self.updates, self.downlink)
         self._parts = [part for part in parts if part is not None]
-        """What a checkpoint saves, besides the state, by ``tensors()`` and ``restore()``."""
+        """Objects whose ``tensors()`` a checkpoint saves besides the state, for ``restore()``."""
         self.local = engine.local_tensors()
-        """The state that clients keep, as of the last committed round."""
+        """The clients' local state, as of the last committed round."""
         self._evaluator = Evaluator(job, engine)
         self._costs = RoundCosts(job)
         self._availability = Availability(job, self._costs)
@@ -121,7 +121,7 @@ class Federation:
             raise RunError(f"{saved.path} lacks {error}: start a new run.") from error
         self._pending, repeated = saved.pending, 0
         if self.privacy:
-            # Models of lost checkpoints may have been seen: their noise is not used again.
+            # Nodes may have seen the models of lost checkpoints: never reuse their noise.
             lost = self.folder.records_file.last_round() - self.rounds_done
             repeated = self.privacy.repeat(max(lost, 1 if saved.problem else 0))
         if saved.problem or repeated:
@@ -166,7 +166,7 @@ class Federation:
         return History(self.records, **test, metric=self.job.metric.info, ship=ship)
 
     def _try_round(self) -> RoundRecord:
-        """A round that too few clients take part in does not count, and is tried again."""
+        """Run a round; if too few clients take part, it does not count and is tried again."""
         for _ in range(self.job.config.server.attempts - 1):
             try:
                 return self.round()
@@ -177,9 +177,9 @@ class Federation:
     def round(self) -> RoundRecord:
         """One round: choose, train, collect, aggregate, commit, then evaluate.
 
-        The checkpoint comes before the evaluation, in which nodes see the new model. A private
-        round that were run again after that, with other participants and the same noise, would
-        show the difference of their updates without noise.
+        The checkpoint comes before the evaluation, which shows the nodes the new model. Otherwise
+        a private round might run again afterwards with the same noise and other participants: the
+        two models would then reveal the difference of the updates without noise.
         """
         started, round = time.perf_counter(), self.rounds_done
         if self.fleet:
@@ -237,7 +237,7 @@ class Federation:
         return record
 
     def _commit(self, outcome: RoundOutcome, started: float) -> RoundRecord:
-        """Make the round count; nothing before this call changed what a checkpoint saves."""
+        """Make the round count; nothing before this call changes what a checkpoint saves."""
         diagnostics, touched = None, outcome.aggregator.touched
         if self.diagnostics:
             diagnostics = self.diagnostics.observe(self.state, outcome.state, touched())
@@ -264,19 +264,15 @@ class Federation:
         return replace(record, devices=names)
 
     def _use(self, job: Job) -> None:
-        """Go on with another plan for the same model, data and clients."""
+        """Continue with another plan for the same model, data and clients."""
         if job is not self.job:
             self.job = job
-            self.sampler.job = job
+            self.sampler.use(job)
             self._costs = RoundCosts(job)
             self._availability = Availability(job, self._costs)
 
     def _aggregator(
-        self,
-        round: int,
-        assignments: RoundAssignments,
-        selection: Selection,
-        there: Sequence[int],
+        self, round: int, assignments: RoundAssignments, selection: Selection, there: Sequence[int]
     ) -> Aggregator:
         """Adds up the updates of this round, by the rule that the configuration names."""
         if self.privacy:
@@ -292,7 +288,7 @@ class Federation:
     def _collect(
         self, assignments: Mapping[int, Assignment], selection: Selection, aggregator: Aggregator
     ) -> tuple[list[int], dict[str, str], int]:
-        """Aggregate the valid updates; return whose, why others were rejected, the bytes sent."""
+        """Aggregate the valid updates; return their clients, why others were rejected, bytes."""
         rejected, bytes_up = dict(selection.refused), selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
@@ -327,7 +323,7 @@ class Federation:
         rejected |= {str(k): why for k, why in self.engine.failures.items() if k in assignments}
         self.sampler.note_refused(self.rounds_done, selection.clients, rejected)
         refuse_too_few(self.job, self.rounds_done, len(added), rejected)
-        if not self.privacy:  # with noise, a round without updates is one like others
+        if not self.privacy:  # with noise, a round without updates must look like any other
             stop_if_all_are_bad(self.job, self.rounds_done, len(assignments), rejected)
         return added, rejected, bytes_up
 
@@ -353,9 +349,9 @@ class Federation:
             self._saved = self.rounds_done
 
     def _models(self) -> dict[str, Tensor]:
-        """The states that the run ends with, by file name: the final one, and the other one.
+        """The run's final states by file name; with ``server.average`` there are two.
 
-        With ``server.average`` one is the last round's, and the other the average of past ones.
+        One is the last round's state, the other the average of past ones.
         """
         if self.average is None:
             return {FINAL_MODEL: self.state}

@@ -82,7 +82,7 @@ def load_weights(model: nn.Module, path: Path, key: str) -> None:
 
 
 def _has_twin(own: dict[str, Tensor], tensors: dict[str, Tensor], name: str) -> bool:
-    """Whether the file has a tensor tied to this one: safetensors stores tied tensors once."""
+    """Whether the file has this tensor under a tied name: safetensors stores tied tensors once."""
     return any(own[other].data_ptr() == own[name].data_ptr() for other in tensors if other in own)
 
 

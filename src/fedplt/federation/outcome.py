@@ -19,7 +19,7 @@ from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.server import MAX_LOSS, Aggregator, Broadcast, Memory
 
 MAX_LISTED = 50
-"""Clients in a record whose updates were clipped."""
+"""A record lists at most this many clients with clipped updates."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,7 +38,7 @@ class RoundOutcome:
     aggregator: Aggregator
     sent: Broadcast
     kept: Sequence[int]
-    """Clients that keep the state of this round."""
+    """Clients that keep their local state of this round."""
 
     def record(self, **others: Any) -> RoundRecord:
         """The round's record without an evaluation; ``others`` are further fields."""
@@ -62,7 +62,7 @@ class RoundOutcome:
         return {str(client): float(f"{by:.3g}") for by, client in found[:MAX_LISTED] if by < 1}
 
     def _mean_loss(self) -> float:
-        """Mean training loss, weighted by examples; without those that are not finite, or huge."""
+        """Mean training loss, weighted by examples; leaves out infinite, NaN and huge losses."""
         sound = [result for result in self.results if str(result.client) not in self.rejected]
         sound = [result for result in sound if abs(result.loss) <= MAX_LOSS]
         losses = torch.tensor([result.loss for result in sound], dtype=torch.float64)
@@ -86,8 +86,8 @@ def stop_if_all_are_bad(
 ) -> None:
     """Stop if every update was rejected.
 
-    A sampler by norm may draw one client alone: rejecting that one does not stop the run. Nor does
-    one node that is asked alone: it may be hostile, and others follow.
+    A sampler by norm may draw a single client, or a round may ask a single node: rejecting that
+    one does not stop the run. It may be hostile, and later rounds ask others.
     """
     of_many = job.config.engine.name == "flower" and job.plan.num_clients > 1
     alone = num_trained == 1 and (job.config.sampling.by_norm or of_many)

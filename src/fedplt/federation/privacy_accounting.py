@@ -1,7 +1,7 @@
 """The private rounds of a run: their key, their aggregator, and the privacy that they spend.
 
-Spent privacy is computed by Google's dp-accounting: privacy loss distributions, rounded up, so that
-epsilon is never too small. It is imported when it is used.
+Google's dp-accounting computes the spent privacy with privacy loss distributions. It rounds up, so
+that epsilon is never too small. The package is imported when it is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedplt.server import PrivateAggregator, SecretStream
 from fedplt.text import counted
 
 STEP = 1e-3
-"""Width of the steps of the privacy loss; a tenth of it changes epsilon by less than 0.001."""
+"""Discretization of the privacy loss; a tenth of it changes epsilon by less than 0.001."""
 MOST_STEPS = 1e6
 LEAST_NOISE, MOST_NOISE = 0.3, 1e4
 
@@ -42,7 +42,7 @@ class PrivateRounds:
         """Rounds that were run again although their first model may have been seen."""
 
     def aggregator(self, round: int, everybody: RoundAssignments) -> PrivateAggregator:
-        """Divisors are those of all clients of the plan, whether they are there or not."""
+        """An aggregator whose divisors count all clients of the plan, available or not."""
         job, settings = self.job, self.settings
         made = PrivateAggregator(
             job.layers, job.recipe.normalizer, clip=settings.clip,
@@ -57,14 +57,14 @@ class PrivateRounds:
         return privacy_record(self.job.config, rounds, self.repeats)
 
     def repeat(self, rounds: int) -> int:
-        """The next rounds are released again: with other noise and clients, and they count.
+        """Note that the next rounds are released again, with new noise and clients; they count.
 
-        Returns how many; none if ``rounds`` is not positive.
+        Returns their number; 0 if ``rounds`` is not positive.
         """
         if rounds <= 0:
             return 0
         self.repeats += rounds
-        # A folder may be set back twice, to the same key: what follows from it would come again.
+        # A folder may be restored twice to the same key, which would give the same noise twice.
         fresh = self.settings.noise_seed is None
         self.secret = SecretStream.fresh() if fresh else self.secret.next(self.repeats)
         return rounds
@@ -88,7 +88,7 @@ class PrivateRounds:
 def privacy_record(
     config: RunConfig, rounds: int | None = None, repeats: int = 0
 ) -> dict[str, Any]:
-    """Epsilon and delta after so many rounds (default: all), and what they follow from.
+    """Epsilon and delta after ``rounds`` rounds (default: all), and their parameters.
 
     ``repeats``: rounds that were released twice, which count twice.
     """
@@ -181,7 +181,7 @@ def _round(noise_multiplier: float, probability: float) -> Any:
 
 
 def _refuse_leaks(job: Job) -> None:
-    """Refuse what leaves the clients without noise, or does not work with noise."""
+    """Refuse settings that send client data without noise, or that do not work with noise."""
     for key in ("static_norm", "local_norms"):
         if getattr(job.recipe, key):
             problem = "statistics of the clients' data would be gathered or evaluated without noise"

@@ -1,6 +1,6 @@
 """Progress of a run: a live line on a terminal, plain lines in a log file.
 
-Runs from the command line and from Python show the same.
+The command line and Python show the same progress.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedplt.text import bytes_text, duration_text
 
 LOG_SECONDS = 5.0
 RECENT_ROUNDS = 20
-"""Rounds that the estimate of the time left looks back at."""
+"""The time left is estimated from this many past rounds."""
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def rounds_progress(
 def shown_progress(
     job: Job, verbose: bool | None, done: int = 0
 ) -> AbstractContextManager[OnRound]:
-    """Progress on standard error if ``verbose``; None: if there is somebody to see it.
+    """Progress on standard error if ``verbose``; None: only on a terminal or in a notebook.
 
     Without a display, refused updates become warnings.
     """
@@ -104,7 +104,7 @@ class TimeLeft:
         self._seconds: list[float] = []
 
     def seconds(self, record: RoundRecord) -> float:
-        """After this round; call it once per round."""
+        """Seconds left after this round; call it once per round."""
         self._seconds.append(record.seconds)
         recent = self._seconds[1:][-RECENT_ROUNDS:] or self._seconds
         return (self.rounds - record.round) * sum(recent) / len(recent)
@@ -114,7 +114,7 @@ class TimeLeft:
 
 
 def _show_absent(console: Console, record: RoundRecord, shown: Counter[str]) -> Counter[str]:
-    """Print who was refused, and which devices are late if others are ``shown``; returns these."""
+    """Print refused clients, and late devices if they differ from ``shown``; return the latter."""
     for client, reason in record.rejected.items():
         device = record.devices.get(client, "")
         name = f"client {client}" + (f" ({device})" if device else "")

@@ -1,4 +1,4 @@
-"""Planning again, between rounds, when nodes join or leave (``fleet.replan``)."""
+"""Replan the fleet between rounds when nodes join or leave (``fleet.replan``)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from fedplt.fleet import DeviceProfile
 from fedplt.methods import PlanRequest
 
 Roster = Mapping[int, DeviceProfile]
-"""The clients that are there, and their devices."""
+"""The connected clients, and their devices."""
 TENSOR = "fleet.roster"
 COLUMNS = tuple(AnnouncedDevice.model_fields)
 
 
 class ChangingFleet:
-    """The roster that the plan in force was made for.
+    """The roster of the current plan.
 
-    The plan depends on nothing but the run's configuration and the roster, so that a checkpoint
-    holds the roster alone.
+    The plan depends on nothing but the run's configuration and the roster, so a checkpoint stores
+    only the roster.
     """
 
     def __init__(self, job: Job, engine: Engine) -> None:
@@ -43,11 +43,11 @@ class ChangingFleet:
             )
         self.first, self.engine = job, engine
         self.roster: Roster = {}
-        """Of the last round that counts."""
+        """The roster of the last committed round."""
         self._tried: tuple[Roster, Job] = {}, job
 
     def job_of_round(self) -> Job:
-        """Planned for the clients that are there now; if nobody is, as in the last round."""
+        """A job planned for the connected clients; if there are none, the last round's job."""
         return self._job_for(self.engine.roster() or self._tried[0])
 
     def _job_for(self, roster: Roster) -> Job:
@@ -58,7 +58,7 @@ class ChangingFleet:
         return self._tried[1]
 
     def commit(self) -> dict[str, Any] | None:
-        """The round counts; return what is new in its record, if it was planned anew."""
+        """Called when the round is committed: the new plan for its record, if it changed."""
         roster, job = self._tried
         if roster == self.roster:
             return None
@@ -67,7 +67,7 @@ class ChangingFleet:
         return {"ratios": ratios, "plan": job.plan.fingerprint}
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint: a row per client, NaN for those that are away."""
+        """For a checkpoint: a row per client, NaN for clients that are away."""
         table = torch.full((self.first.plan.num_clients, len(COLUMNS)), math.nan).double()
         for client, profile in self.roster.items():
             values = [getattr(profile, name) for name in COLUMNS]
@@ -76,7 +76,7 @@ class ChangingFleet:
         return {TENSOR: table}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Job:
-        """The job of the last round that counts."""
+        """The job of the last committed round."""
         roster = {}
         for client, row in enumerate(tensors[TENSOR].tolist()):
             if not math.isnan(row[0]):
@@ -88,7 +88,7 @@ class ChangingFleet:
 
 
 def replanned(job: Job, roster: Roster) -> Job:
-    """The same run, planned for the clients that are there."""
+    """The same run, planned for the connected clients."""
     known = (job.config, job.layers, len(job.samples), memory_counter(job))
     devices = changed_devices(job.config, roster, partial(nominal_workload, *known))
     request = PlanRequest(job.layers, devices.ratios, job.config.seed, job.plan.coupled_units)
@@ -97,13 +97,13 @@ def replanned(job: Job, roster: Roster) -> Job:
 
 
 def _warn_of_gaps(job: Job, roster: Roster) -> None:
-    """Warn of sub-layers that none of the clients that are there will train."""
+    """Warn of sub-layers that none of the connected clients will train."""
     now, later = ([job.plan.assignment(k, round).slices for k in roster] for round in (0, 1))
     gaps = []
     for index, layer in enumerate(job.layers):
         rows = {row for slices in now for part in slices[index] for row in part}
         moves = any(a[index] and a[index] != b[index] for a, b in zip(now, later, strict=True))
-        if len(rows) < layer.num_sublayers and not moves:  # moving rows reach all others in time
+        if len(rows) < layer.num_sublayers and not moves:  # rotation reaches the other rows later
             missing = layer.num_sublayers - len(rows)
             gaps.append(f"{layer.name} ({missing} of {layer.num_sublayers})")
     if gaps:

@@ -42,7 +42,7 @@ class RoundCosts:
     ) -> Totals:
         """The costs of a round in which these clients received the model and trained.
 
-        ``sent``: what the clients of this round receive; None: as in most rounds.
+        ``sent``: what the clients of this round receive; None: the same as in most rounds.
         """
         flops, paper = 0, 0.0
         for client, assignment in assignments.items():
@@ -61,7 +61,7 @@ class RoundCosts:
         uncut: bool = False,
         sent: Broadcast | None = None,
     ) -> RoundTime:
-        """Of one client's round (``uncut``: as if the planner had not cut its local steps)."""
+        """A client's round time (``uncut``: as if the planner had not cut its local steps)."""
         assert self.job.devices is not None
         examples, each = self.job.examples_seen(client, uncut=uncut), self.flops(assignment)
         work = Work(
@@ -94,10 +94,10 @@ class DeviceTimes:
     name: str
     clients: Sequence[int]
     ratio: float
-    """Trained fraction of the model of that client."""
+    """The fraction of the model that this client trains."""
     planned: RoundTime
     full: RoundTime
-    """If it trained the whole model, with all local steps."""
+    """The round time for the whole model with all local steps."""
 
 
 _DEVICES = TypeAdapter(Annotated[list[DeviceTimes], Field(min_length=1)])

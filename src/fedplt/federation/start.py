@@ -27,7 +27,7 @@ from fedplt.files import a_path
 from fedplt.imports import import_object
 
 MakeEngine = Callable[[Job, Callable[[], bool]], Engine]
-"""Makes an engine from a job and a function that returns whether the user asked to stop."""
+"""Makes an engine from a job and a function that tells whether the user asked to stop."""
 
 
 def run_job(
@@ -42,7 +42,7 @@ def run_job(
     """Run a job to its last round; write a run folder if one is given.
 
     Ctrl-C saves and raises ``Interrupted``, a KeyboardInterrupt. A run that cannot start leaves no
-    folder behind, and deletes none with ``overwrite``.
+    folder behind, and deletes no old one even with ``overwrite``.
     """
     out = None if out is None else a_path(out, "out", RunError)
     if out is None and job.config.evaluation.keep_best:
@@ -116,7 +116,7 @@ def prepare_resume(
     change: Callable[[RunConfig], RunConfig] = lambda config: config,
     progress: Progress | None = None,
 ) -> tuple[Job, int]:
-    """The job of a run on disk, and its rounds done; refuses changes that would alter its bits."""
+    """The job of a run on disk, and its rounds done; refuses changes that would alter results."""
     folder.lock()
     try:
         folder.restore_config()

@@ -34,11 +34,11 @@ def load(
 
     Args:
         run: a run's folder.
-        model: if the run was started from Python with a custom model: such a model, whose weights
-            are replaced.
+        model: a model of the same kind, whose weights are replaced; needed if the run was started
+            from Python with a custom model.
         best: the model of the best evaluated round (``evaluation.keep_best``).
-        which: ``"model"``, which the run ends with; ``"last"``, the last round's; ``"average"``,
-            that of past rounds (``server.average``); ``"best"``.
+        which: ``"model"``, the final one; ``"last"``, the last round's; ``"average"``, the average
+            of past rounds (``server.average``); ``"best"``.
         client: with the normalization layers that this client keeps (FedBN).
     """
     which = "best" if best else which
@@ -67,11 +67,11 @@ def evaluate(
     """Evaluate a run's model on new data, with the run's loss and metric.
 
     Args:
-        run, model, best, which, client: as of :func:`load`.
+        run, model, best, which, client: see :func:`load`.
         data: what ``fedplt.train`` takes; the import path of a function that returns it; or the
-            name of a built-in data set, scaled as in the run. Of TrainingData, the test part (else
-            the validation part).
-        task: where the run had a task from Python: that task.
+            name of a built-in data set, scaled as in the run. Of TrainingData, the test part is
+            used (else the validation part).
+        task: the run's task, if it was given from Python.
     """
     folder = RunFolder.open(run)
     config = folder.config()

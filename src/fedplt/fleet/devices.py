@@ -11,7 +11,7 @@ from fedplt.errors import FleetError
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a device: its unit, and the range that any real device lies within."""
+    """A number that describes a device: its unit, and the range of any real device."""
 
     name: str
     what: str
@@ -19,7 +19,7 @@ class Quantity:
     lowest: float
     highest: float
     example: str
-    """A value as people would write it."""
+    """An example value with its unit."""
     required: bool = True
 
 
@@ -44,7 +44,7 @@ _UNITS = {
 
 
 def value_problem(quantity: Quantity, value: float) -> str:
-    """What is wrong with a value, in a sentence; empty where nothing is.
+    """What is wrong with a value, in a sentence; empty if nothing is.
 
     >>> value_problem(DOWN, 20.0)
     "a download bandwidth of 20 bit/s is less than any device's (1000 bit/s): is the unit \
@@ -101,7 +101,7 @@ def parse_number(quantity: Quantity, text: str) -> float:
 
 
 def _factor(quantity: Quantity, unit: str) -> float | None:
-    """The factor from this unit to the quantity's own; None if it is not a unit of it."""
+    """The factor from this unit to the quantity's base unit; None if it has no such unit."""
     match = re.fullmatch(r"([kKMGT]?)(.+)", unit)
     assert match is not None  # the unit is not empty
     prefix, rest = match[1].lower(), match[2].lower() if quantity is SPEED else match[2]
@@ -112,10 +112,10 @@ def _factor(quantity: Quantity, unit: str) -> float | None:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """A device, or ``count`` devices that are alike.
+    """A device, or ``count`` identical devices.
 
-    Numbers that no device has (an upload of 20 bit/s, a phone with 1e15 FLOP/s) are refused:
-    nearly always they are a wrong unit.
+    Implausible numbers (an upload of 20 bit/s, a phone with 1e15 FLOP/s) are refused: nearly always
+    the unit is wrong.
 
     >>> DeviceProfile("phone", 80e9, 120e6, 40e6, latency_seconds=0.2).up_bits_per_second
     40000000.0

@@ -21,7 +21,7 @@ MAX_WARNINGS = 12
 
 
 class FleetTarget(Section):
-    """The round time to plan for, by default the fastest device's, and what may be given up.
+    """The round time to plan for, by default the fastest device's, and the allowed trade-offs.
 
     These are the keys of ``[target]`` in a device file and of ``[fleet]`` in a run, the parameters
     of :func:`fedplt.plan_fleet`, and the options of ``fedplt fleet``.
@@ -33,9 +33,9 @@ class FleetTarget(Section):
     """Plan for this percentile of the devices' times for full training."""
     min_ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
     may_freeze: bool = False
-    """Devices that miss the target may leave out their first layers."""
+    """Devices that would miss the target may freeze their first layers."""
     may_cut_steps: bool = False
-    """Devices that miss the target may take fewer local steps."""
+    """Devices that would miss the target may take fewer local steps."""
 
     def refuse_conflicts(self) -> None:
         if self.deadline_seconds is not None and self.percentile is not None:
@@ -45,7 +45,7 @@ class FleetTarget(Section):
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """What one device should do, and what that takes."""
+    """What one device trains in a round, and the time and memory that this needs."""
 
     device: DeviceProfile
     ratio: float
@@ -53,19 +53,19 @@ class DevicePlan:
     frozen_layers: int
     full: RoundTime
     planned: RoundTime
-    """Of the slowest client with this device: some take a turn where others do not."""
+    """Round time of the slowest client with this device: clients that take turns differ."""
     full_work: Work
     work: Work
     reason: str = ""
-    """Why the device cannot meet the target; empty where it does."""
+    """Why the device cannot meet the target; empty if it does."""
     traded: str = ""
-    """What was given up, besides the ratio, to meet the target."""
+    """What the device leaves out, besides a lower ratio, to meet the target."""
     note: str = ""
-    """What the device's memory, not its time, limits."""
+    """What is limited by the device's memory instead of its time."""
     memory_bytes: float | None = None
-    """What its training holds at most; only counted where the device's memory is known."""
+    """Peak memory of its training; only counted if the device's memory is known."""
     micro_batch: int | None = None
-    """Batches go through the model in parts of so many examples; None: as configured."""
+    """Batches are split into micro-batches of this size; None: as configured."""
 
     def __repr__(self) -> str:
         late = "" if self.feasible else ", late"
@@ -79,18 +79,18 @@ class DevicePlan:
 
 @dataclass(frozen=True)
 class DeadlineChoice:
-    """A deadline, and what planning for it gives."""
+    """A deadline, and the plan's ratios for it."""
 
     seconds: float
     late: tuple[str, ...]
-    """Devices that miss it; empty: everyone meets it."""
+    """Devices that miss the deadline."""
     mean_ratio: float
-    """Over the clients that meet it."""
+    """Mean ratio of the clients that meet it."""
     smallest_ratio: float
 
 
 Rule = Literal["fastest", "everyone", "deadline", "percentile"]
-"""Where the target time comes from; ``everyone``: the shortest that every device meets, because
+"""Where the target time comes from; ``everyone``: the shortest time that every device meets, if
 some miss the fastest device's time."""
 
 
@@ -124,17 +124,17 @@ class FleetPlan:
         return self.full_round_seconds - entry.full.total
 
     def idle(self, entry: DevicePlan) -> float:
-        """The same under the plan."""
+        """Seconds that a device waits for the slowest one under the plan."""
         return self.round_seconds - entry.planned.total
 
 
 def deadline_choices(
     least_seconds: Sequence[float], plan: Callable[[float], FleetPlan]
 ) -> list[DeadlineChoice]:
-    """The smallest deadline that everyone meets, then those of all but the slowest one to three.
+    """The smallest deadlines that all devices meet, and all but the slowest one, two and three.
 
-    ``least_seconds`` are the devices' shortest times (infinite: no deadline helps) and ``plan``
-    plans for a deadline. Deadlines are rounded up to three digits: they can be used as shown.
+    ``least_seconds`` are the devices' shortest times (infinite: no deadline helps), and ``plan``
+    plans for a deadline. Deadlines are rounded up to three digits, so they can be used as shown.
     """
     possible = sorted((each for each in least_seconds if math.isfinite(each)), reverse=True)
     result: list[DeadlineChoice] = []
@@ -149,7 +149,7 @@ def deadline_choices(
 def _choice(
     seconds: float, wanted: int, plan: Callable[[float], FleetPlan]
 ) -> DeadlineChoice | None:
-    """The plan for this deadline, or one a little longer, that at least ``wanted`` meet."""
+    """This deadline or one slightly longer, so that at least ``wanted`` devices meet it."""
     for _ in range(8):
         made = plan(seconds)
         met = [entry for entry in made.devices if entry.feasible]

@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, mains power."""
+"""Properties of this machine: cores, memory, mains power."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def keep_freed_memory() -> None:
     """Let this process keep memory that it frees, for its next allocations (glibc only).
 
     Otherwise every training step returns its activations to the system and gets them back page by
-    page, a tenth of the training time of a small convolutional network. The peak stays the same.
+    page. That takes a tenth of the training time of a small CNN. The peak stays the same.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
         library = ctypes.CDLL(None)
@@ -50,7 +50,7 @@ class PowerSource(NamedTuple):
 
 
 def power_source(supplies: Path = POWER_SUPPLIES) -> PowerSource:
-    """Read from Linux's power supplies; mains power is assumed where they give no answer."""
+    """Read Linux's power supplies; mains power is assumed if they give no answer."""
     found = sorted(supplies.iterdir()) if supplies.is_dir() else []
     # Mice and headsets have batteries, too: their scope is "Device".
     ours = [supply for supply in found if _content(supply / "scope") != "Device"]

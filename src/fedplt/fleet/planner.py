@@ -6,8 +6,8 @@ A client's round takes
           + \frac{\text{forward} + \text{backward}(r_k)}{\gamma_k}
           + \frac{\text{bytes up}(r_k)}{B_k^\uparrow}
 
-and the planner chooses the largest ratio whose time is within the target, with the whole sub-layers
-that a plan really gives to the clients at that ratio.
+and the planner chooses the largest ratio whose time is within the target. It counts the whole
+sub-layers that a plan assigns to the clients at that ratio.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def plan_fleet(
     may_freeze: bool = False,
     may_cut_steps: bool = False,
 ) -> FleetPlan:
-    """The largest ratio of each device that meets the target, or the reason why none does.
+    """Find the largest ratio of each device that meets the target, or the reason why none does.
 
     The target is a round of ``deadline_seconds``, or a ``percentile`` of all devices' times for
     full training. By default it is the time of the fastest device that has the memory for it, or
     the smallest deadline that everyone meets if that is longer.
 
-    Ratios are at least ``min_ratio`` and the layers that are always trained. A device that needs
-    less may, if allowed, freeze its first layers (``may_freeze``), or else take fewer local steps
-    (``may_cut_steps``).
+    Ratios are at least ``min_ratio``, and at least the layers that are always trained. A device for
+    which this is too much may, if allowed, freeze its first layers (``may_freeze``), or else take
+    fewer local steps (``may_cut_steps``).
     """
     if not devices:
         raise FleetError("no devices were given; give at least one.")
@@ -81,12 +81,12 @@ def plan_fleet(
         return plan
     everyone = next(iter(plan_deadlines(plan, workload)), None)
     if everyone is None or everyone.seconds <= seconds:
-        return plan  # the late ones lack memory
+        return plan  # late devices lack memory: no deadline helps
     return replace(planner, seconds=everyone.seconds).plan_all(devices, "everyone")
 
 
 def plan_deadlines(plan: FleetPlan, workload: Workload) -> list[DeadlineChoice]:
-    """Deadlines to choose from, with the plan's limits, and what planning for them gives."""
+    """Deadlines to choose from, and the ratios planned for them with the plan's settings."""
     devices = [entry.device for entry in plan.devices]
     planner = _Planner(workload, plan.target_seconds, plan.target)
 
@@ -98,13 +98,13 @@ def plan_deadlines(plan: FleetPlan, workload: Workload) -> list[DeadlineChoice]:
 
 @dataclass(eq=False)
 class _Planner:
-    """Plans device after device, in the order of the clients: they take turns in that order."""
+    """Plans one device after another, in client order: clients take turns in that order."""
 
     workload: Workload
     seconds: float
     target: FleetTarget
     turns: Turns | None = None
-    """Of the clients that are planned already."""
+    """The turns after the clients that are already planned."""
 
     @property
     def min_ratio(self) -> float:
@@ -119,7 +119,7 @@ class _Planner:
         if self.target.percentile is not None:
             times = np.repeat(full, [device.count for device in devices])
             return "percentile", float(np.percentile(times, self.target.percentile))
-        # Without the memory for full training, a device's time for it means nothing.
+        # Ignore devices without the memory for full training: their times mean nothing.
         pairs = zip(devices, full, strict=True)
         able = [seconds for device, seconds in pairs if self.part_size(device, 1.0)]
         return "fastest", min(able or full)
@@ -183,7 +183,7 @@ class _Planner:
         return in_time(time.total, self.seconds) and self.part_size(device, ratio, frozen) > 0
 
     def part_size(self, device: DeviceProfile, ratio: float, frozen: int = 0) -> int:
-        """The most examples at once whose training fits into the device's memory; 0: none."""
+        """The largest micro-batch that fits into the device's memory; 0: none."""
         if device.memory_bytes is None:
             return self.workload.part_sizes[0]
         limit = device.memory_bytes * (1 + TOLERANCE)
@@ -197,7 +197,7 @@ class _Planner:
     def _ratio_in_memory(self, device: DeviceProfile, most: float, frozen: int) -> float:
         """The largest ratio, up to ``most``, that fits into the device's memory; 0: none.
 
-        Counting memory takes long, and it is nearly linear in the ratio: two ratios are counted.
+        Counting memory is slow, and memory is nearly linear in the ratio: two ratios are counted.
         """
         if self.part_size(device, most, frozen):
             return most
@@ -218,7 +218,7 @@ class _Planner:
         )
 
     def _largest_ratio(self, device: DeviceProfile, frozen: int = 0) -> float:
-        """The largest ratio at which all clients with this device are in time; 0: nothing fits."""
+        """The largest ratio at which all clients with this device are in time; 0: none."""
         knots = self.workload.knots(frozen)
         works = (self.workload.work(float(ratio), frozen=frozen) for ratio in knots)
         times = [round_time(device, work).total for work in works]
@@ -238,7 +238,7 @@ class _Planner:
         return largest
 
     def _fastest(self, device: DeviceProfile, frozen: int = 0, steps: int | None = None) -> float:
-        """The allowed ratio with the shortest round; with whole sub-layers not always the least."""
+        """The allowed ratio with the shortest round: with whole sub-layers not always the least."""
         if self.workload.is_linear:
             return self.min_ratio
 
@@ -248,14 +248,14 @@ class _Planner:
         least, knots = self.min_ratio, self.workload.knots(frozen)
         near = np.geomspace(least, min(2 * least, knots[-1]), 24)  # the fastest is often small
         found = np.unique(np.concatenate([[least], near[1:], knots[knots > least]]))
-        # Without turns, the work of a ratio is counted once for all devices; only the eight fastest
-        # are compared with the turns of the clients.
+        # Without turns, the work of a ratio is the same for all devices and cached. Only the eight
+        # fastest ratios are compared with the turns of the clients.
         first = functools.partial(seconds, replace(self, turns=None))
         ranked = sorted(map(float, found), key=first)
         return min(sorted(ranked[:8]), key=functools.partial(seconds, self))
 
     def _note(self, device: DeviceProfile, ratio: float, frozen: int, part_size: int) -> str:
-        """What the device's memory limits, in words."""
+        """A note on what the device's memory limits."""
         if device.memory_bytes is None or not part_size:
             return ""
         notes = []
@@ -275,7 +275,7 @@ class _Planner:
         return bisect_left(fewer, True, key=lambda n: not self._fits(device, ratio, frozen, n))
 
     def _reason(self, device: DeviceProfile, ratio: float) -> str:
-        """Why even the least work is too much: first what no setting changes."""
+        """Why even the least work is too much: first reasons that no setting changes."""
         smallest = f"the {'smallest' if ratio == self.min_ratio else 'fastest'} ratio {ratio:.3g}"
         if ratio == self.workload.always_ratio:
             smallest += " (the layers that are always trained)"
@@ -357,7 +357,7 @@ class _Planner:
 def _crossing(knots: NDArray[np.float64], values: Sequence[float], limit: float) -> float:
     """The largest ratio whose value, linear between the knots, is within the limit; 0: none.
 
-    Values may fall, with whole sub-layers: then the last crossing counts.
+    With whole sub-layers, values may fall as the ratio grows: then the last crossing counts.
 
     >>> _crossing(np.array([0.0, 1.0]), [2.0, 6.0], 3.0)
     0.25

@@ -8,7 +8,7 @@ from fedplt.fleet.devices import DeviceProfile
 from fedplt.fleet.workload import Work
 
 TOLERANCE = 1e-9
-"""Relative: times are sums of rounded numbers, and a limit may be a device's exact need."""
+"""Relative tolerance: times are sums of rounded numbers, and may equal the limit exactly."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-r"""What a round costs a client, by training ratio: FLOPs and bytes.
+r"""The work of a client in a round, by training ratio: FLOPs and bytes.
 
 Two models, never mixed (``docs/errata.md``, 2): :class:`ExactWorkload` counts the FLOPs of a model
 that was cut with an example input, and the bytes that are sent. :class:`PaperWorkload` is the
@@ -22,6 +22,7 @@ from fedplt.planning import (
     FORWARD_FLOPS_PER_PARAMETER,
     Allocation,
     Assignment,
+    Encoding,
     Layers,
     Turns,
     balanced_ratios,
@@ -57,7 +58,7 @@ class Workload(ABC):
     """The work of a round, by training ratio."""
 
     is_linear: ClassVar[bool]
-    """Whether work is linear between the knots; else it grows by whole sub-layers."""
+    """Whether work is linear in the ratio between knots; else it grows in steps, by sub-layer."""
     local_steps: int
     batch_size: int
 
@@ -68,7 +69,7 @@ class Workload(ABC):
 
     @property
     def num_layers(self) -> int:
-        """Number of layers; 1 where layers are not known."""
+        """Number of layers; 1 if layers are not known."""
         return 1
 
     @property
@@ -89,9 +90,9 @@ class Workload(ABC):
         local_steps: int | None = None,
         frozen: int = 0,
     ) -> tuple[list[Work], Turns | None]:
-        """The work of the next clients of a fleet, all with this ratio, and the turns after them.
+        """The work of the next clients of a fleet, all with this ratio, and the updated turns.
 
-        The list has several entries where clients take turns (:data:`fedplt.planning.Turns`).
+        The list has several entries if clients take turns (:data:`fedplt.planning.Turns`).
         """
         kinds, turns = self._kinds(ratio, num_clients, turns, frozen)
         steps = local_steps or self.local_steps
@@ -114,7 +115,7 @@ class Workload(ABC):
     def _kinds(
         self, ratio: float, num_clients: int, turns: Turns | None, frozen: int
     ) -> tuple[list[Any], Turns | None]:
-        """The distinct things that these clients train, and the turns after them."""
+        """The distinct assignments of these clients (opaque values), and the updated turns."""
 
     @abstractmethod
     def _work(self, kind: Any, local_steps: int) -> Work: ...
@@ -124,7 +125,7 @@ class Workload(ABC):
 
     @abstractmethod
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
-        """Ratios to start a search from, ascending; the last is all but the frozen layers."""
+        """Ratios to start a search from, ascending; the last one trains all but frozen layers."""
 
     @abstractmethod
     def describe(self) -> str: ...
@@ -183,14 +184,17 @@ class ExactWorkload(Workload):
     local_steps: int
     batch_size: int = 64
     num_examples: int | None = None
-    """Most examples seen in a round; by default all batches are full."""
+    """Upper bound of the examples seen in a round; by default all batches are full."""
     peak: Peak | None = None
     """Counts memory, such as :meth:`fedplt.client.training_memory.MemoryCounter.peak`. Default: the
     model, plus the gradients and the update of the trained part, without activations."""
     may_split: bool = False
-    """Batches may be split into micro-batches to save memory."""
+    """Whether batches may be split into micro-batches to save memory."""
     micro_batch: int | None = None
     """The run's ``training.micro_batch``."""
+    up: Encoding = "float32"
+    down: Encoding = "float32"
+    """The run's ``[messages]``."""
 
     @property
     def num_layers(self) -> int:
@@ -223,9 +227,9 @@ class ExactWorkload(Workload):
 
     @cache  # noqa: B019 (a process has few workloads)
     def _memory(self, counts: tuple[int, ...], part_size: int) -> float:
-        if self.peak is None:
-            return self._forward_and_download[1] + 2 * self._costs(counts)[1]
         assignment = sublayers_assignment(self.layers, counts)
+        if self.peak is None:
+            return download_bytes(assignment) + 2 * upload_bytes(assignment)
         return self.peak(assignment, self.batch_size, part_size)
 
     def _num_seen(self, local_steps: int) -> int:
@@ -237,13 +241,13 @@ class ExactWorkload(Workload):
         """Backward FLOPs per example and bytes of an update, for sub-layers of every layer."""
         assignment = sublayers_assignment(self.layers, counts)
         flops = exact_flops(assignment)
-        return flops.total - flops.forward, upload_bytes(assignment)
+        return flops.total - flops.forward, upload_bytes(assignment, self.up)
 
     @cached_property
     def _forward_and_download(self) -> tuple[int, int]:
         """Forward FLOPs per example and bytes of the model: the same at any ratio."""
         whole = make_plan(self.layers, [1.0]).assignment(0)
-        return exact_flops(whole).forward, download_bytes(whole)
+        return exact_flops(whole).forward, download_bytes(whole, self.down)
 
     @cache  # noqa: B019 (a process has few workloads)
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
@@ -265,7 +269,7 @@ class ExactWorkload(Workload):
 
 
 def planned_share(layers: Layers, ratio: float, frozen: int) -> float | Allocation:
-    """What a plan takes for a client: the ratio, or an allocation without the frozen layers.
+    """A client's share for a plan: the ratio, or an allocation without the frozen layers.
 
     The ratio is of the whole model. Layers that are always trained count towards it.
     """

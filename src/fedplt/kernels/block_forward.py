@@ -15,22 +15,22 @@ from fedplt.torch_internals import linear
 
 
 def is_torchs(function: Any) -> bool:
-    """Whether torch defines a function: packages replace some, maybe before this import.
+    """Whether torch defines a function: other packages may have replaced it before this import.
 
-    A wrapped function has the globals of the module that wrapped it.
+    A replacement has the globals of the module that defines it.
     """
     module = getattr(function, "__globals__", {}).get("__name__", "")
     return isinstance(function, BuiltinFunctionType) or module.partition(".")[0] == "torch"
 
 
 def _unpatched(owner: Any, key: str) -> Any:
-    """Torch's attribute; where it was replaced, an object that is identical to no other."""
+    """Torch's attribute; if it was replaced, a new object that no comparison matches."""
     found = getattr(owner, key)
     named = found.__name__ == key if hasattr(found, "__name__") else False
     return found if is_torchs(found) and (named or key == "__call__") else object()
 
 
-# As torch defines them. Calls compare with what they find.
+# As torch defines them. Every call compares the current attributes with these.
 _FORWARDS: dict[Any, Any] = {
     kind: _unpatched(kind, "forward")
     for kind in (nn.Sequential, nn.Linear, nn.Embedding, nn.LayerNorm)
@@ -54,10 +54,10 @@ def is_original(func: Callable[..., Any]) -> bool:
 
 
 def original(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The original torch function, where a function mode is called with a replacement of it.
+    """The original torch function, if a function mode is called with a replacement of it.
 
-    The replacement calls the original, which looks up its own name and passes the replacement to
-    the mode: calling that would apply the replacement twice.
+    The replacement calls the original. That one looks up its own name, and so passes the
+    replacement to the mode again: calling it would apply the replacement twice.
     """
     if is_original(func):
         return func
@@ -73,7 +73,7 @@ def original(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BlockForward:
-    """Replaces a module's ``forward`` by a faster one; a copy of the module has none."""
+    """Replaces a module's ``forward`` by a faster one; copies of the module do not get it."""
 
     def __init__(self, module: nn.Module, forward: Callable[[Any], Any] | None) -> None:
         self.module, self.forward = module, forward

@@ -1,8 +1,8 @@
 """Chains of Linear and ReLU modules: one autograd function, or none at all.
 
-With layers of a few hundred neurons, much of a step's time is Python and autograd bookkeeping per
+With layers of a few hundred neurons, much of a step's time is Python and autograd overhead per
 module. So consecutive Linear and ReLU children of an ``nn.Sequential`` are one autograd function.
-Where they are the whole model, a step of plain SGD needs no autograd. Either way the same kernels
+If they are the whole model, a step of plain SGD needs no autograd. In both cases the same kernels
 run in the same order, so results are bit-identical.
 """
 
@@ -41,7 +41,7 @@ from fedplt.torch_internals import (
     linear,
 )
 
-# The functions below do as little as possible between the kernels.
+# The functions below do as little work as possible between the kernels.
 
 _relu_backward = torch.ops.aten.threshold_backward
 
@@ -71,10 +71,10 @@ def _backward(
     needs_input: bool,
     rate: float | None = None,
 ) -> list[Tensor | None]:
-    """The gradients of the input and of all leaves; None for those of fused steps.
+    """The gradients of the input and of all leaves; None for leaves with a fused step.
 
-    ``values``: those of :func:`_forward`, the last only where a ReLU computed it; ``rate``: of
-    fused steps, where they are known to be possible.
+    ``values``: the result of :func:`_forward`, the last one only if a ReLU computed it; ``rate``:
+    the learning rate of fused steps, if they are known to be possible.
     """
     gradients: list[Tensor | None] = []
     grad_x, in_place = None, False  # only tensors computed here may be changed in place
@@ -109,7 +109,7 @@ def _relu_gradient(grad: Tensor, y: Tensor, in_place: bool) -> Tensor:
 
 
 def _columns(links: list[Link], x: Tensor) -> list[Rows | None]:
-    """Note the uses of all links; return which columns of their inputs need a gradient."""
+    """Note a use of every link; return which columns of their inputs need a gradient."""
     columns: list[Rows | None] = []
     previous = None
     for trained, _ in links:
@@ -133,7 +133,7 @@ class _Chain(torch.autograd.Function):
     @hidden_backward
     def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         links, needs_input = ctx.links, ctx.needs_input_grad[0]
-        first = 0 if needs_input else 1  # without it, the first weight is not read
+        first = 0 if needs_input else 1  # without an input gradient, the first weight is not read
         for link, version in zip(links[first:], ctx.versions[first:], strict=True):
             link.trained.check_version(version)
         if torch.is_grad_enabled():
@@ -163,14 +163,14 @@ def _run_chain(links: list[Link], x: Tensor) -> Tensor:
 
 
 TrainedRowsOf = Callable[[Tensor, Tensor | None], TrainedRows | None]
-"""The trained rows of a weight and its bias; None where they are not planned."""
+"""Finds the trained rows of a weight and its bias; None if they are not planned."""
 
 
 class Chained:
     """The forward of an ``nn.Sequential``: runs of Linear and ReLU are one autograd function.
 
-    Every call checks its children: with hooks, replaced weights, custom forwards or patched
-    classes, they are called one by one.
+    Every call checks the children. If there are hooks, replaced weights, custom forwards or patched
+    classes, it calls them one by one.
     """
 
     def __init__(self, sequential: nn.Sequential, rows_of: TrainedRowsOf) -> None:
@@ -206,9 +206,9 @@ class Chained:
         return input
 
     def steps(self, input: Any, rate: float) -> FusedSteps | None:
-        """Fused steps of this chain without autograd, for batches such as this input.
+        """Fused steps of this chain without autograd, for batches like this input.
 
-        None if the sequence is not one chain as a whole, or needs autograd.
+        None if the whole sequence is not one chain, or needs autograd.
         """
         sequential = self.sequential
         children = list(sequential._modules.values())
@@ -227,7 +227,7 @@ class Chained:
         return FusedSteps(links, columns, rate, flatten)
 
     def _links(self, children: list[Any], index: int, input: Any) -> tuple[list[Link], int]:
-        """The run of Linear and ReLU children from here on, and how many children it has."""
+        """The run of Linear and ReLU children that starts at ``index``, and its length."""
         links: list[Link] = []
         length = 0
         # A parameter as the input (a computed weight) is a use that the block must note.
@@ -259,7 +259,7 @@ class Chained:
 class FusedSteps:
     """Steps of SGD with cross entropy: forward and backward passes without autograd.
 
-    What a module's call checks each time is checked once, by :meth:`Chained.steps`: between the
+    :meth:`Chained.steps` checks once what a call of :class:`Chained` checks every time: between the
     steps of built-in local training nothing can register hooks or replace modules.
     """
 
@@ -269,8 +269,8 @@ class FusedSteps:
     flatten: nn.Module | None
 
     def __call__(self, input: Any, targets: Any) -> Tensor | None:
-        """Take a step and return the loss; None, and no step, if this batch needs autograd."""
-        with DisableTorchFunction(), torch.no_grad():  # a function mode sees tensors' attributes
+        """Take a step and return the loss; return None without a step if autograd is needed."""
+        with DisableTorchFunction(), torch.no_grad():  # function modes see attribute reads
             if type(targets) is not Tensor or targets.ndim != 1:
                 return None
             if targets.dtype is not torch.int64 or not kernel_accepts(input):
@@ -295,7 +295,7 @@ def _is_flatten(module: Any, input: Any) -> bool:
 
 
 def _may_skip_autograd(sequential: nn.Sequential, input: Tensor) -> bool:
-    """Whether a step without autograd is indistinguishable from one with it."""
+    """Whether a step without autograd has the same visible effects as one with it."""
     return (
         torch.is_grad_enabled()
         and not input.requires_grad

@@ -49,7 +49,7 @@ class _Convolution(torch.autograd.Function):
         if columns is not None and not _pays(columns, weight.shape[1], x):
             columns = None
         if columns is None and not _pays(trained.rows, len(weight), grad):
-            # One call shares the work between the three gradients.
+            # The three gradients share work in one call.
             grad_x, *whole = _gradients(ctx.geometry, grad, x, weight, (need_x, True, need_bias))
             parts = [
                 [part[start:stop] for part in whole if part is not None]
@@ -76,9 +76,9 @@ _apply = direct_apply(_Convolution)
 
 
 _BLOCK = 16
-"""Channels that oneDNN computes together: of AVX-512, and two of AVX2."""
+"""Channels that oneDNN computes together: one vector of AVX-512, or two of AVX2."""
 _MIN_BLOCKED = 2**18
-"""Values of an activation below which a convolution takes less time than a second call."""
+"""For activations with fewer values, leaving out any channel saves time, even within a block."""
 
 
 def _pays(channels: Rows, num_channels: int, activation: Tensor) -> bool:
@@ -99,7 +99,7 @@ def _convolution(geometry: Geometry, x: Tensor, tensors: dict[str, Tensor]) -> T
 def _gradients(
     geometry: Geometry, grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]
 ) -> list[Tensor]:
-    """Of the input, the weight (outputs first, as ``weight``) and the bias."""
+    """Gradients of the input, the weight (outputs first, like ``weight``) and the bias."""
     transposed = geometry[3]
     gradients: list[Tensor] = torch.ops.aten.convolution_backward(
         grad, x, weight.transpose(0, 1) if transposed else weight, [len(weight)], *geometry, wanted
@@ -112,7 +112,7 @@ def _gradients(
 def _weight_gradient(
     geometry: Geometry, grad: Tensor, x: Tensor, rows: Tensor, start: int, stop: int, bias: bool
 ) -> list[Tensor]:
-    """Of the output channels from ``start`` to ``stop``: whole groups, where there are groups."""
+    """Weight gradient of output channels ``start`` to ``stop``; with groups, of whole groups."""
     groups, grad_rows = geometry[-1], grad[:, start:stop]
     if groups > 1:
         width, taken = grad.shape[1] // groups, x.shape[1] // groups
@@ -196,7 +196,7 @@ def _each(value: Any, dimensions: int) -> tuple[int, ...]:
 
 
 def _padded(x: Tensor, padding: str, kernel: Any, dilation: Any) -> Tensor:
-    """What ``padding="same"`` adds: of an odd total, the one more goes to the end."""
+    """The input with ``padding="same"``; if the total is odd, the end gets one more."""
     if padding == "valid":
         return x
     pads: list[int] = []
@@ -207,9 +207,10 @@ def _padded(x: Tensor, padding: str, kernel: Any, dilation: Any) -> Tensor:
 
 
 def keep_layout(y: Tensor) -> None:
-    """Give the gradient of images that are channels last the same memory layout.
+    """If an activation is channels-last, give its gradient the same memory layout.
 
-    A mean or a slice gives another, with which the backward pass of a ReLU takes ten times as long.
+    The gradient of a mean or a slice has another layout, which makes a ReLU's backward pass take
+    ten times as long.
     """
     is_last = y.ndim == 4 and y.is_contiguous(memory_format=torch.channels_last)
     if is_last and y.requires_grad and not y.is_contiguous():

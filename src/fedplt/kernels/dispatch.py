@@ -1,8 +1,8 @@
-"""Which torch functions run as kernels, when they are called with a planned parameter itself.
+"""Which torch functions run as kernels when they are called with a planned parameter itself.
 
-Every other use of a parameter (a changed copy, another axis, another operation) runs as torch
-defines it, and autograd's gradient of the whole parameter is scattered to its slices. To add a
-kernel: write a function ``planned_...`` in a new module, and add it to ``KERNELS``.
+All other uses of a parameter (a changed copy, another axis, another operation) run in torch, and
+autograd's gradient of the whole parameter is scattered to its slices. To add a kernel, write a
+function ``planned_...`` in a new module, and add it to ``KERNELS``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _attention_forward = F.multi_head_attention_forward
 
 
 def _attention(planned: Planned, *args: Any, **kwargs: Any) -> Any:
-    """The projections of ``nn.MultiheadAttention`` are products inside one torch function.
+    """Kernels for the projections of ``nn.MultiheadAttention``, inside one torch function.
 
-    While it runs, ``F.linear`` is replaced for their weights. Where torch splits a weight before
-    it uses it (cross-attention), the product is torch's, and its whole gradient is computed.
+    While the function runs, ``F.linear`` is replaced for their weights. If torch splits a weight
+    before using it (cross-attention), torch computes the product and the whole gradient.
     """
-    # Another F.linear may compute anything. Hooks must see all uses of a weight.
+    # A patched F.linear may compute anything. Hooks must see all uses of a weight.
     if planned.has_hooks or F.linear not in (torch_linear, _linear_in_attention):
         return NotImplemented
     names = ("in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias")
@@ -49,7 +49,7 @@ def _attention(planned: Planned, *args: Any, **kwargs: Any) -> Any:
         if trained is not None:
             projections[id(weight)] = (weight, trained)
             for slices in trained.slices:
-                slices.uses += 1  # torch may use the weight in another way, too: never fused
+                slices.uses += 1  # torch may also use the weight in another way: never fuse
     if not projections:
         return NotImplemented
     with _replaced_linear(projections):
@@ -57,7 +57,7 @@ def _attention(planned: Planned, *args: Any, **kwargs: Any) -> Any:
 
 
 _projections: dict[int, tuple[Tensor, TrainedRows]] = {}
-"""Of attention that is running: ``id(weight)`` -> the weight and its trained rows."""
+"""For running attention calls: ``id(weight)`` -> the weight and its trained rows."""
 _lock = threading.Lock()
 _num_running = 0
 
@@ -92,11 +92,11 @@ class Kernel:
     """An operation that is computed for the trained rows only."""
 
     operation: Callable[..., Any]
-    """Takes what is planned, then the torch function's arguments. May return NotImplemented."""
+    """Called with a :class:`Planned` and the function's arguments. May return NotImplemented."""
     functions: tuple[Callable[..., Any], ...]
-    """The torch functions that it replaces."""
+    """The torch functions that the kernel replaces."""
     modules: tuple[type[nn.Module], ...] = ()
-    """Modules that do nothing but call one of them with their own weight."""
+    """Modules that do nothing but call one of these functions with their weight."""
 
 
 KERNELS: tuple[Kernel, ...] = (
@@ -122,14 +122,14 @@ KERNEL_OF = {
     for function in kernel.functions
     if is_torchs(function)
 }
-"""By torch function."""
+"""The kernel of each torch function."""
 _MODULES = {module for kernel in KERNELS for module in kernel.modules}
 _TRANSPOSED_LINEAR = ("transformers.pytorch_utils.Conv1D",)
-"""By name, because the package may not be installed."""
+"""Named by path, because the package may not be installed."""
 
 
 def has_kernel(module: nn.Module) -> bool:
-    """Whether calling the module is one operation with its own weight, computed by a kernel.
+    """Whether a call of the module is one operation with its weight that has a kernel.
 
     A subclass that overrides ``forward``, or a patched instance, may compute anything.
     """
@@ -151,7 +151,7 @@ def has_kernel(module: nn.Module) -> bool:
 
 
 def outputs_on_axis_1(module: nn.Module) -> bool:
-    """Transposed convolutions and Conv1D have weights (inputs, outputs, ...)."""
+    """Whether weights are (inputs, outputs, ...): transposed convolutions and Conv1D."""
     return is_transposed_linear(module) or bool(getattr(module, "transposed", False))
 
 

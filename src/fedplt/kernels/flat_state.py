@@ -41,7 +41,7 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
 
 
 def _refuse_views(model: nn.Module, tensors: dict[int, str]) -> None:
-    """Refuse attributes that are views of a bound tensor: they would never get new values."""
+    """Refuse attributes that are views of a bound tensor: they would keep the old values."""
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
@@ -68,7 +68,7 @@ def read_state(model: nn.Module, layers: Layers) -> Tensor:
 
 
 def check_dtypes(model: nn.Module, layers: Layers) -> None:
-    """The flat state is float32, and so must be what it holds."""
+    """Refuse tensors that are not float32, the type of the flat state."""
     tensors = model.state_dict(keep_vars=True)
     for placed in layers.placed:
         name = placed.tensor.name

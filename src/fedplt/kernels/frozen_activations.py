@@ -1,7 +1,7 @@
 """Activations that need no gradient on this client, but would if all layers were trained.
 
 Models may branch on ``requires_grad``, take gradients of activations or checkpoint them. So these
-activations are marked, and one gets a gradient where a model depends on it.
+activations are marked, and get a gradient when the model depends on it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def is_frozen(x: Any) -> bool:
 
 
 def require_gradient(x: Any) -> None:
-    """Give a marked activation a gradient: from here on, all is as in full training.
+    """Give a marked activation a gradient: from here on, autograd works as in full training.
 
-    Adding -0.0 changes no bit. The result is no leaf, which could not be changed in place.
+    Adding -0.0 changes no bit, and the result is not a leaf: leaves cannot be changed in place.
     """
     if not is_frozen(x) or x.requires_grad:
         return
@@ -47,8 +47,8 @@ def require_gradient(x: Any) -> None:
 def marked_functions(mark: Callable[[Any, Any, Any], None]) -> Iterator[None]:
     """Inside the block, ``mark(result, args, kwargs)`` is called for custom autograd functions.
 
-    No function mode sees these. A reentrant checkpoint of a marked activation computes gradients:
-    torch computes none where no input requires one, although weights inside do.
+    No function mode sees these. Marked inputs of a reentrant checkpoint get a gradient: torch
+    computes none if no input requires one, even if weights inside do.
     """
     kind = CustomFunctionBase
     before = vars(kind).get("apply")

@@ -35,7 +35,7 @@ class _Linear(torch.autograd.Function):
             columns = None if torch.is_grad_enabled() else trained.needed(ctx.columns)
             return input_gradient(grad, trained.tensors["weight"], columns), None, None
         (x,) = saved
-        if torch.is_grad_enabled():  # only where backward was called with create_graph
+        if torch.is_grad_enabled():  # only if backward was called with create_graph
             gradients = differentiable_gradients(_linear, [trained], x, grad)
             return gradients[0], None, None, *gradients[1:]
         if ctx.needs_input_grad[0]:
@@ -53,9 +53,9 @@ def _linear(x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
 def move_rows(
     trained: TrainedRows, grad: Tensor, x: Tensor, rate: float | None = None
 ) -> list[Tensor | None]:
-    """Do the fused step of a Linear's trained rows; without one, return gradients of its leaves.
+    """Do the fused step of a Linear's trained rows, or else return the gradients of its leaves.
 
-    ``rate``: the learning rate, where a fused step is known to be possible.
+    ``rate``: the learning rate, if a fused step is known to be possible.
     """
     if trained.is_whole:
         return move_parts(trained, [grad.t()], x, rate)
@@ -66,7 +66,7 @@ def move_rows(
 def move_parts(
     trained: TrainedRows, parts: list[Tensor], x: Tensor, rate: float | None = None
 ) -> list[Tensor | None]:
-    """The same; ``parts``: the gradient of each range of trained rows, (rows, samples)."""
+    """:func:`move_rows` with the gradient of each range of trained rows, (rows, samples)."""
     rate = trained.fused_rate() if rate is None else rate
     if rate is None:
         biases = [part.sum(1) for part in parts] if "bias" in trained.leaves else []
@@ -81,7 +81,7 @@ def move_parts(
     return [None] * len(trained.all_leaves())
 
 
-@functools.lru_cache(maxsize=256)  # clients' last batches have many sizes
+@functools.lru_cache(maxsize=256)  # last batches of clients differ in size
 def _ones(number: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     return torch.ones(number, device=device, dtype=dtype)
 

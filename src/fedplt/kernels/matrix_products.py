@@ -1,8 +1,8 @@
 """Matrix products of Linear layers: oneDNN's where it is faster than BLAS, by a fixed rule.
 
-oneDNN adds bias and ReLU while it writes the result, and uses vector instructions of processors
-for which torch's BLAS (MKL) does not. The rule looks at types, shapes and layouts, never at a
-timing: the same products run in every process, and give the same bits.
+oneDNN adds bias and ReLU while it writes the result. On some processors it uses vector instructions
+that torch's BLAS (MKL) does not use. The rule looks at types, shapes and layouts, never at timings:
+every process runs the same products, and gets the same bits.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from torch import Tensor
 from fedplt.torch_internals import is_batched, linear, onednn_linear
 
 GENERATION = 3
-"""Raised when a change of any kernel changes last bits. Runs of other generations differ as runs on
-another kind of processor do, so that reports and comparisons never pair them."""
+"""Increased when a change of any kernel changes last bits. Runs of different generations differ
+like runs on different processors: reports and comparisons never pair them."""
 _MIN_PRODUCTS = 2**22
-"""Multiplications below which the call takes longer than BLAS saves."""
+"""With fewer multiplications, oneDNN's call overhead is larger than its gain."""
 _MIN_INNER = 32
-"""Summands below which the result is written more slowly than BLAS computes it."""
+"""With a smaller inner dimension, oneDNN is slower than BLAS."""
 
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
@@ -39,12 +39,12 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def subtract_product(target: Tensor, a: Tensor, b: Tensor, rate: float) -> None:
-    """``target -= rate * a @ b``, in one pass: oneDNN cannot add to a matrix, BLAS can."""
+    """``target -= rate * a @ b`` in one pass of BLAS: oneDNN cannot add to a matrix."""
     target.addmm_(a, b, alpha=-rate)
 
 
 def _is_fast(a: Tensor, b: Tensor, num_columns: int) -> bool:
-    """Whether oneDNN computes the product, whose second matrix is ``b`` or its transpose."""
+    """Whether oneDNN computes the product ``a @ b`` (or with ``b`` transposed)."""
     return (
         a.numel() * num_columns >= _MIN_PRODUCTS
         and a.dtype is torch.float32

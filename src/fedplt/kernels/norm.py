@@ -1,7 +1,7 @@
 """Normalization layers with running statistics: which have them, and how they are trained.
 
-Only the statistics of the trained channels change, or of all channels where they stay on the
-client. Other normalization layers have no kernel: their few gradients are computed whole.
+Only the statistics of the trained channels change, or of all channels if they stay on the client.
+Other normalization layers have no kernel: their gradients are small and computed in full.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def has_running_statistics(module: nn.Module) -> bool:
 
 
 def keeps_statistics(module: nn.Module) -> bool:
-    """Whether it is torch's own normalization layer: untrained statistics keep their bits."""
+    """Whether it is torch's own normalization layer, so untrained statistics can be kept."""
     return isinstance(module, (BatchNormBase, InstanceNormBase)) and has_running_statistics(module)
 
 
@@ -54,12 +54,12 @@ def planned_batch_norm(
         weight, bias = planned.carrier_of(weight), planned.carrier_of(bias)
     mean, var = statistics.mean, statistics.var
     if not training or input.numel() == input.shape[1]:
-        # One value per channel has no variance: a last batch of one example.
+        # One value per channel has no variance: the last batch may be a single example.
         return torch.batch_norm(input, weight, bias, mean, var, False, 0.0, eps, False)
     moved_mean, moved_var = mean.clone(), var.clone()
     try:
         return batch_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
-    finally:  # a checkpoint that recomputes raises once it has all saved tensors
+    finally:  # a recomputing checkpoint raises once it has all saved tensors
         _copy_trained(statistics, moved_mean, moved_var)
 
 

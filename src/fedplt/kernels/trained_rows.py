@@ -32,17 +32,17 @@ class Slices:
     rows: Rows
     views: list[Tensor]
     leaves: list[nn.Parameter]
-    """The same as parameters, for an optimizer."""
+    """The views as parameters, for an optimizer."""
     uses: int = 0
     """How often operations used the parameter since the last step."""
     is_recorded: bool = False
-    """A kernel used it in a forward pass whose backward pass has not run yet."""
+    """Whether a kernel used it in a forward pass whose backward pass has not run yet."""
     is_off: bool = False
-    """Its gradient is switched off inside the block (``requires_grad_(False)``)."""
+    """Whether its gradient is switched off inside the block (``requires_grad_(False)``)."""
     has_hooked_leaves: bool = False
-    """Leaves have gradient hooks, or some have ``requires_grad`` False."""
+    """Whether leaves have gradient hooks, or ``requires_grad`` False."""
     is_lowest: bool = False
-    """In its last use the input needed no gradient, so nothing below is trained."""
+    """Whether the input of its last use needed no gradient, so nothing below is trained."""
 
     @property
     def is_watched(self) -> bool:
@@ -55,10 +55,10 @@ class Slices:
         return axis_first(self.parameter.detach(), self.axis)
 
     def carrier(self) -> Tensor:
-        """What operations without a kernel take: the parameter, or an alias of its leaves.
+        """The tensor for operations without a kernel: the parameter, or an alias of its leaves.
 
-        With hooks on leaves it is an alias, so that autograd sums a leaf's gradients from all
-        operations, with and without kernels, and calls a hook once, with the sum.
+        If leaves have hooks it is an alias: autograd then sums a leaf's gradients from operations
+        with and without kernels, and calls a hook once, with the sum.
         """
         if not (self.has_hooked_leaves and torch.is_grad_enabled()) or self.is_watched:
             return self.parameter
@@ -69,7 +69,7 @@ class Slices:
         return result
 
     def scatter_gradient(self, parameter: Tensor) -> None:
-        """Move the parameter's gradient to its leaves, to each the part of its rows.
+        """Move the parameter's gradient to its leaves: each gets the part of its rows.
 
         Autograd computes it for operations without a kernel, such as a weight norm in the loss.
         """
@@ -93,7 +93,7 @@ class Slices:
 
     @hidden_operations
     def take_gradient(self, parameter: Tensor) -> None:
-        """The same, without hooks."""
+        """:meth:`scatter_gradient` without hooks."""
         for leaf, part in self._own_parts(parameter):
             leaf.grad = part if leaf.grad is None else leaf.grad + part
 
@@ -104,15 +104,15 @@ class Slices:
         return list(zip(self.leaves, self.parts_of(gradient), strict=True))
 
     def parts_of(self, gradient: Tensor) -> list[Tensor]:
-        """Of the parameter's gradient, for every leaf."""
+        """The part of the parameter's gradient for every leaf."""
         if gradient.layout is not torch.strided:
             gradient = gradient.to_dense()
         moved, parts = axis_first(gradient, self.axis), []
         for leaf, (start, stop) in zip(self.leaves, self.rows, strict=True):
             part = moved if leaf.shape == moved.shape else moved[start:stop]
             if part is not gradient or part.stride() != leaf.stride():
-                # A copy frees the whole gradient. It gets the leaf's strides, because fused
-                # optimizers do not look at strides.
+                # A copy lets the whole gradient be freed. It gets the leaf's strides, because
+                # fused optimizers ignore strides.
                 part = torch.empty_like(leaf).copy_(part)
             parts.append(part)
         return parts
@@ -121,7 +121,7 @@ class Slices:
     def gather_gradient(self) -> Tensor | None:
         """The parameter's gradient in its own shape, zero where nothing is trained.
 
-        From then on the leaves' gradients are views of it: what is done to it is done to them.
+        From then on the leaves' gradients are views of it: a change of it changes them.
         """
         if all(leaf.grad is None for leaf in self.leaves):
             return None
@@ -158,47 +158,47 @@ _carry = direct_apply(_Carrier)
 
 @dataclass(eq=False)
 class Pass:
-    """What forward and backward passes through a model may do now."""
+    """State of the current passes through a model: what kernels may do."""
 
     rate: float | None = None
     """Learning rate of SGD that is fused into the backward pass."""
     is_step: bool = False
-    """The backward pass of a training step runs: SGD may be fused into it."""
+    """Whether the backward pass of a training step runs: SGD may be fused into it."""
     depth: int = 0
-    """Nested backward passes: a reentrant checkpoint starts one inside another."""
+    """Number of nested backward passes: a reentrant checkpoint starts one inside another."""
     has_ended: bool = False
-    """The block is over."""
+    """Whether the block has ended."""
     may_skip_columns: bool = True
-    """Gradients of activations are not read: columns that no trained row needs are skipped."""
+    """Whether columns that no trained row needs may be skipped: gradients are not read."""
     is_unpermuted: Callable[[TrainedRows, Tensor], bool] = lambda trained, x: False
-    """Whether the channels of a layer's feeder reach this input of it unpermuted."""
+    """Checks that the channels of a layer's feeder reach the layer's input unpermuted."""
 
 
 @dataclass(eq=False)
 class TrainedRows:
     """The trained rows of a weight and of the bias that it is used with.
 
-    No rows: an untrained layer above a trained one, which saves columns of its input's gradient.
+    Without rows, it is an untrained layer that skips columns of its input gradient.
     """
 
     rows: Rows
     tensors: dict[str, Tensor]
     """Weight and bias without their gradients, outputs first."""
     views: dict[str, list[Tensor]]
-    """The trained rows of each."""
+    """The trained rows of weight and bias."""
     leaves: dict[str, list[nn.Parameter]]
-    """The same as parameters, for an optimizer."""
+    """The views as parameters, for an optimizer."""
     slices: tuple[Slices, ...]
-    """Of the weight, and of the bias where it is trained."""
+    """Slices of the weight, and of the bias if it is trained."""
     state: Pass
     feeder: TrainedRows | None = None
-    """The layer whose channels are this one's inputs, if no operation between mixes channels."""
+    """The layer whose channels are this layer's inputs, if no operation between mixes them."""
     columns_per_channel: int = 1
 
     def used(self, input: Tensor, *, previous: TrainedRows | None = None) -> Rows | None:
         """Note a use; return the columns of the input that need a gradient (None: all of them).
 
-        Where the feeder is the lowest trained layer, only its trained rows use the gradient.
+        If the feeder is the lowest trained layer, only its trained rows use the gradient.
         ``previous``: the layer below in the same kernel; ``input`` is then that layer's input.
         """
         is_recorded = torch.is_grad_enabled()
@@ -209,7 +209,7 @@ class TrainedRows:
         feeder, each = self.feeder, self.columns_per_channel
         if feeder is None or feeder.is_whole or (self.rows and not self.is_used_once):
             return None
-        # Of one use in this pass (maybe with another bias), it is known whether it is the lowest.
+        # is_lowest is about the last use, so it is reliable only if there was one use.
         if not (feeder.is_used_once and feeder.slices[0].is_lowest):
             return None
         if not (feeder is previous if previous else self.state.is_unpermuted(self, input)):
@@ -231,17 +231,17 @@ class TrainedRows:
         return False
 
     def is_usable(self, axis: int) -> bool:
-        """Whether the kernel may run, and saves something; ``axis``: that of the weight's rows."""
+        """Whether the kernel may run and saves work; ``axis``: the axis of the weight's rows."""
         saves = bool(self.rows) or self.feeder is not None
         return saves and self.slices[0].axis == axis and not self.is_watched
 
     @functools.cached_property
     def is_whole(self) -> bool:
-        """Every row is trained."""
+        """Whether every row is trained."""
         return self.rows == ((0, len(self.tensors["weight"])),)
 
     def fused_rate(self) -> float | None:
-        """The rate of a fused step, or None where the leaves get gradients instead."""
+        """The rate of a fused step, or None if the leaves get gradients instead."""
         fuses = self.state.is_step and self.state.depth == 1 and self.is_used_once
         for slices in self.slices:
             fuses = fuses and not slices.has_hooked_leaves
@@ -249,11 +249,11 @@ class TrainedRows:
 
     @property
     def version(self) -> int:
-        """Of the weight: counts the changes in place."""
+        """The weight's version counter: the number of changes in place."""
         return self.slices[0].parameter._version
 
     def check_version(self, version: int) -> None:
-        """Refuse what torch refuses: the values that the forward pass used were overwritten."""
+        """Refuse, like torch, if values that the forward pass used were overwritten."""
         if self.version != version:
             raise CutError(
                 f"{self.slices[0].name} was changed in place between the forward pass that used it "
@@ -266,7 +266,7 @@ class TrainedRows:
         return columns if self.state.may_skip_columns else None
 
     def all_leaves(self) -> list[nn.Parameter]:
-        """Of the weight, then of the bias."""
+        """The leaves of the weight, then of the bias."""
         return self.leaves["weight"] + self.leaves.get("bias", [])
 
 
@@ -283,7 +283,7 @@ class Planned(Protocol):
     """The planned parameters and statistics of a model."""
 
     def rows_of(self, weight: Any, bias: Any, axis: int = 0) -> TrainedRows | None:
-        """Of a weight whose outputs are on this axis; None where a kernel would save nothing."""
+        """Rows of a weight with outputs on this axis; None if a kernel would save nothing."""
 
     def statistics_of(self, mean: Any, var: Any) -> Statistics | None: ...
 
@@ -292,7 +292,7 @@ class Planned(Protocol):
         """Whether gradients of slices have hooks."""
 
     def carrier_of(self, tensor: Any) -> Any:
-        """What torch's own operations take instead of a planned parameter."""
+        """The tensor that torch's own operations get instead of a planned parameter."""
 
     def note_write(self) -> None:
         """Call before an operation writes to a parameter."""
@@ -307,13 +307,13 @@ def differentiable_gradients(
 ) -> list[Tensor | None]:
     """Gradients that can be differentiated again (``create_graph``), as for gradient penalties.
 
-    Torch's own operations compute them, with the parameters themselves. Returns the gradient of the
-    input (None where it needs none) and of all leaves; ``compute(x, *tensors)``.
+    Torch's own operations compute them from the parameters. Returns the gradient of the input (None
+    if it needs none) and of all leaves; the forward pass is ``compute(x, *tensors)``.
     """
     all_slices = [slices for rows in trained for slices in rows.slices if slices.rows]
     for slices in all_slices:
-        slices.uses += 2  # torch uses the parameter itself: it must not move before
-    # An alias for every use: a weight that is used twice gets each use's gradient once.
+        slices.uses += 2  # torch uses the parameter itself: no fused step may change it
+    # An alias for every use: otherwise a weight that is used twice gets gradients twice.
     own = [carrier.view_as(carrier) for carrier in (slices.carrier() for slices in all_slices)]
     aliases = iter(own)
     y = compute(x, *(_tensors(rows, aliases) for rows in trained))

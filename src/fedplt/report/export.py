@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 def layer_rows(run: ShownRun) -> Iterator[Row]:
-    """One row per round and layer, where diagnostics were recorded."""
+    """One row per round and layer; none if diagnostics were not recorded."""
     keys = ("update_magnitude", "effective_perturbation", "mean_age", "max_age", "never_trained")
     for record in run.history.rounds:
         for name, values in ((record.diagnostics or {}).get("layers") or {}).items():
@@ -32,7 +32,7 @@ def layer_rows(run: ShownRun) -> Iterator[Row]:
 
 
 def client_rows(run: ShownRun) -> Iterator[Row]:
-    """One row per round and client of which something was recorded."""
+    """One row per round and client, for clients in the round's record."""
     for record in run.history.rounds:
         sampling: Any = record.sampling or {}
         listed = sampling.get("probabilities")
@@ -59,7 +59,7 @@ TABLES: dict[str, Callable[[ShownRun], Iterable[Row]]] = {
     "layers": layer_rows,
     "clients": client_rows,
 }
-"""By name: the rows of a run."""
+"""Tables by name: functions that give the rows of a run."""
 
 
 def export_comparison(groups: Groups, path: Path) -> int:
@@ -141,7 +141,7 @@ def tensorboard_rounds(folder: Path, rounds_done: int = 0) -> Iterator[OnRound]:
     writers: list[Any] = []
 
     def log(record: RoundRecord) -> None:
-        if not writers:  # only now: a run makes its folder itself
+        if not writers:  # not earlier, because the run must create its folder itself
             purge = rounds_done + 1 if rounds_done else None
             writers.append(module.SummaryWriter(str(folder), purge_step=purge))
         for tag, value in scalars(record).items():

@@ -25,7 +25,7 @@ from fedplt.text import seconds_text, short_names, shortened
 Cost = Callable[[RoundRecord], float]
 MAX_ROWS = 300
 FEW_POINTS = 20
-"""Curves of fewer evaluations show them as dots."""
+"""Curves with fewer evaluations mark each one with a dot."""
 
 
 def score_axis(axes: Any, histories: Mapping[str, Sequence[History]]) -> MetricInfo:
@@ -57,7 +57,7 @@ def _draw_scores(axes: Any, group: Sequence[History], cost: Cost, band: float, *
 
 
 def score_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
-    """Scores by round; several histories of one label (seeds) become mean and spread."""
+    """Scores by round; several histories of one label (seeds) are drawn as mean and spread."""
     figure = Figure(figsize=(7.2, 3.8), layout="constrained")
     axes = figure.add_subplot()
     metric = score_axis(axes, histories)
@@ -136,9 +136,9 @@ MAX_NAME = 28
 
 
 def axis_end(totals: Sequence[float], target: float) -> float | None:
-    """Where the time axis is cut so that one very slow device does not hide all others.
+    """The end of the time axis, so that one very slow device does not hide all others.
 
-    None: the longest bar fits. The axis ends at four times the median bar, or after the target.
+    Four times the median bar, or just after the target; None if the longest bar fits.
 
     >>> axis_end([1.0, 2.0, 3.0, 300.0], 1.5), axis_end([1.0, 2.0, 3.0, 4.0], 1.5)
     (8.0, None)

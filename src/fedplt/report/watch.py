@@ -1,7 +1,7 @@
 """A local page that lists runs and shows one live, with the charts of the report.
 
-It only reads files, listens on this machine unless another host is given, and checks the Host
-header, so that a page on the web cannot read it through the browser.
+It only reads files, and listens on this machine unless another host is given. It checks the Host
+header, so that other web pages cannot read it through the browser (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from fedplt.text import duration_text
 
 MAX_DEPTH = 4
 MAX_FOLDERS = 20_000
-"""Limit of the search, for a wrong folder such as a whole disk."""
+"""Limit of the search, in case the folder is wrong, such as a whole disk."""
 TAIL = 1 << 20
-"""Bytes at the end of the records that hold the last round."""
+"""The last round is searched in this many bytes at the end of the records."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class ListedRun:
     score: str = ""
     state: str = ""
     updated: float = 0.0
-    """When something was last written, in seconds since 1970."""
+    """Time of the last write, in seconds since 1970."""
 
 
 def find_runs(folder: Path) -> dict[str, Path]:
-    """Folders of runs below a folder, by their path in it; links are not followed."""
+    """Run folders below a folder, by relative path; links are not followed."""
     found = {}
     for place, inner, files in islice(os.walk(folder, followlinks=False), MAX_FOLDERS):
         path = Path(place)
@@ -117,7 +117,7 @@ def last_record(path: Path) -> RoundRecord | None:
     for line in reversed(lines):
         try:
             values = json.loads(line)
-            values.pop("seal", None)  # the page of the run checks it
+            values.pop("seal", None)  # only the page of the run checks it
             return RoundRecord.from_json(values)
         except (ValueError, TypeError, KeyError, AttributeError, FedpltError):
             continue  # empty, incomplete, or cut at its start
@@ -129,11 +129,11 @@ MAX_CONNECTIONS = 64
 REQUEST_SECONDS = 10.0
 """Deadline for a connection to send a whole request."""
 ANSWER_SECONDS = 60.0
-"""Deadline for it to read the answer."""
+"""Deadline for a connection to read the answer."""
 MAX_BYTES = 500_000_000
 """Larger records are not shown: a page that large would stop the browser."""
 MAX_PAGES = 16
-"""Rendered pages in memory."""
+"""Number of rendered pages kept in memory."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -156,7 +156,7 @@ def watch_app(folder: Path, names: Sequence[str] = ()) -> Starlette:
 
 
 class _KnownHosts:
-    """Refuses requests whose Host header has another name (Starlette's lacks IPv6)."""
+    """Refuses requests for unknown host names (Starlette's middleware lacks IPv6)."""
 
     def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
         self.app, self.names = app, {name.strip("[]").lower() for name in names}
@@ -181,7 +181,7 @@ def _host_name(header: str) -> str:
 
 
 class _Connection(H11Protocol):
-    """One connection. Slow ones are ended, so that they do not keep others out."""
+    """One connection. Slow ones are closed, so that they do not block others."""
 
     def connection_made(self, transport: Any) -> None:
         others = [each for each in self.connections if isinstance(each, _Connection)]
@@ -278,8 +278,8 @@ def _run_page(name: str, path: Path, tag: str) -> str:
 
 
 def _tag(path: Path) -> str:
-    """Changes whenever one of the run's files is written."""
-    # Of links themselves; temporary files come and go while this reads.
+    """A digest that changes whenever one of the run's files is written."""
+    # lstat does not follow links. Temporary files may vanish meanwhile.
     files = sorted(file for file in path.glob("*.json*") if not file.match(SCRATCH))
     stats = []
     for file in files:

@@ -51,7 +51,7 @@ class BlockSums:
         self.total += weight
         if assignment.holds_whole_model:
             for sublayers, ranges in zip(self._sublayers, assignment.slices, strict=True):
-                for part in ranges:  # NumPy view of the same memory: less overhead
+                for part in ranges:  # a NumPy view of the same memory has less overhead
                     sublayers.numpy()[part.start : part.stop] += weight
             return
         positions = assignment.uploaded.positions
@@ -62,13 +62,13 @@ class BlockSums:
         self._elements.index_add_(0, torch.from_numpy(positions), each)  # 4 times faster than +=
 
     def count_clients(self, sublayers: NDArray[np.int64], total: int) -> None:
-        """Of many clients: the weight of each sub-layer, and of all clients together."""
+        """Add many clients: the summed weight per sub-layer, and the total of all clients."""
         self.total += total
         self._flat += torch.from_numpy(sublayers)
 
     @property
     def numbers(self) -> NDArray[np.float64]:
-        """One per sub-layer, then (sub-models only) one per value."""
+        """The weights: one per sub-layer, then (sub-models only) one per value."""
         parts = [self._flat] if self._elements is None else [self._flat, self._elements]
         return torch.cat(parts).numpy()
 
@@ -95,7 +95,7 @@ class Aggregator:
         self.layers, self.normalizer = layers, normalizer
         self.min_contributors = min_contributors
         self.factors: list[float] = []
-        """Of a rule that clips, after :meth:`apply`: the smallest factor by which each update was
+        """If the rule clips, after :meth:`apply`: per update the smallest factor by which it was
         scaled, 1 if it was not."""
         self._local: frozenset[str] = frozenset()
         self._total = torch.zeros(layers.state_size)

@@ -18,13 +18,13 @@ from fedplt.server.robust import ClippedAggregator, Floats, OrderAggregator
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationRule:
-    """A rule. Override :meth:`combine` to work coordinate by coordinate, else :meth:`start`.
+    """A rule. Override :meth:`combine` if it works coordinate by coordinate, else :meth:`start`.
 
-    The fields are its options: ``server.min_contributors``, and those of ``server.options``.
+    The fields are its options: ``server.min_contributors``, and the keys of ``server.options``.
     """
 
     min_contributors: int = 1
-    """A block that fewer clients trained keeps its values."""
+    """A block that was trained by fewer clients keeps its values."""
 
     def start(self, layers: Layers, normalizer: Normalizer = "contributors") -> Aggregator:
         """An empty aggregator for one round."""
@@ -42,11 +42,11 @@ class AggregationRule:
 
     @property
     def counts_clients(self) -> bool:
-        """Whether every client counts once, at any weight."""
+        """Whether every client counts once, regardless of its weight."""
         return type(self).start is AggregationRule.start
 
     def fewest_to_outvote_one(self) -> int:
-        """The number of contributors from which on one arbitrary client is outvoted; 0: never."""
+        """The fewest contributors that outvote one arbitrary client; 0: no number does."""
         return 0
 
 
@@ -95,7 +95,7 @@ class ClippedMean(AggregationRule):
     """The mean of updates that are scaled down to a common size."""
 
     clip: float = 1.0
-    """The largest root mean square, in medians of the round."""
+    """The largest root mean square, as a multiple of the round's median."""
 
     def start(self, layers: Layers, normalizer: Normalizer = "contributors") -> Aggregator:
         least = self.min_contributors

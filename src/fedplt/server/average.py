@@ -1,6 +1,6 @@
-r"""Averages of the global models of past rounds, evaluated and shipped beside the last one.
+r"""Averages of the global models of past rounds, evaluated and saved beside the last one.
 
-``decay``: :math:`A \leftarrow \beta A + (1 - \beta) W`, which starts at the first round's model.
+``decay``: :math:`A \leftarrow \beta A + (1 - \beta) W`, starting with the first round's model.
 ``window``: the mean of the last :math:`m` models.
 """
 
@@ -26,8 +26,8 @@ class AverageSettings(Section):
     window: Annotated[int, Field(ge=1)] | None = None
     """Number of models."""
     ship: bool | Literal["better"] = True
-    """``model.safetensors`` is the average, the last round's model (false), or the better one: by
-    the mean score of the last ten evaluated rounds."""
+    """Which model is ``model.safetensors``: the average (true), the last round's (false), or the
+    one with the better mean score over the last ten evaluated rounds (``"better"``)."""
 
     def refuse_conflicts(self) -> None:
         if (self.decay is None) == (self.window is None):

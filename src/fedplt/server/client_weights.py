@@ -1,7 +1,7 @@
-"""How much each client counts: by its examples, by its probability, and up to a cap.
+"""The weight of each client, from its examples (up to a cap) and its sampling probability.
 
-Weights follow from what the server knows, never from what an update reports. Where clients report
-their numbers of examples themselves, these are capped.
+Weights follow from what the server knows, never from what an update reports. Self-reported numbers
+of examples are capped.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def update_weights(
 def over_probabilities(
     weights: NDArray[np.int64], probabilities: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Each weight over the client's probability to be chosen; 0 if it cannot be chosen."""
+    """Each weight divided by the client's probability to be chosen; 0 if that is 0."""
     result = np.zeros(len(weights))
     return np.divide(weights, probabilities, out=result, where=probabilities > 0)
 
 
 def claim_cap(numbers: Sequence[Number]) -> Number:
-    """Cap self-reported example counts: the largest number that counts.
+    """The cap of self-reported example counts.
 
     Relative to the lower median: of two clients, the larger claim is bounded by the other.
 
@@ -48,6 +48,6 @@ def claim_cap(numbers: Sequence[Number]) -> Number:
 
 
 def claim_factors(numbers: Sequence[float]) -> NDArray[np.float64]:
-    """Factors that bring each number down to :func:`claim_cap`; 1 for those below it."""
+    """Factors that reduce each number to at most :func:`claim_cap`; 1 for smaller ones."""
     most = claim_cap(numbers)
     return np.array([min(1.0, most / number) if most and number else 1.0 for number in numbers])

@@ -26,7 +26,7 @@ from torch import Tensor
 from fedplt.planning import Layers, merge
 
 CHUNK = 16_384
-"""torch does not split a sum of this size over threads, so the bits do not depend on threads."""
+"""Sums of this size run in one thread of torch, so bits do not depend on the number of threads."""
 
 
 class Diagnostics:

@@ -41,21 +41,20 @@ class SecretStream:
     """Random numbers keyed by (key, purpose, round) that only the holder of the key can compute.
 
     The generators of :mod:`fedplt.seeds` are keyed by the run's seed, which is in its
-    configuration: whoever reads it could subtract the noise. Here a key of 128 random bits goes
-    through SHAKE-256, a cryptographic hash, so that parts of the stream tell nothing about the
-    rest.
+    configuration: whoever reads it could subtract the noise. Here SHAKE-256, a cryptographic hash,
+    expands a key of 128 random bits, so that parts of the stream reveal nothing about the rest.
     """
 
     key: bytes
 
     @classmethod
     def fresh(cls) -> SecretStream:
-        """With a key from the operating system."""
+        """A stream with a random key from the operating system."""
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
     def from_seed(cls, seed: int) -> SecretStream:
-        """With a key that everybody can compute who knows the seed."""
+        """A stream whose key can be computed from the seed."""
         return cls(hashlib.sha256(f"fedplt noise {seed}".encode()).digest()[:KEY_BYTES])
 
     def next(self, number: int) -> SecretStream:
@@ -89,7 +88,7 @@ class SecretStream:
 
 
 ROUNDING = 1e-6
-"""Clipped updates are this fraction shorter, so that rounding to float32 never exceeds the clip."""
+"""Clip to a norm smaller by this fraction, so that rounding to float32 never exceeds the clip."""
 
 
 def clipped(values: Tensor, clip: float) -> Tensor:
@@ -99,7 +98,7 @@ def clipped(values: Tensor, clip: float) -> Tensor:
 
 
 class PrivateAggregator(Aggregator):
-    """Call :meth:`expect` for every client of the plan, :meth:`add` for those that take part."""
+    """Call :meth:`expect` for every client of the plan, :meth:`add` for every participant."""
 
     def __init__(
         self,
@@ -113,14 +112,14 @@ class PrivateAggregator(Aggregator):
         round: int,
         min_contributors: int = 1,
     ) -> None:
-        """``min_contributors``: a block to which the plan assigns fewer clients is left alone."""
+        """``min_contributors``: a block to which the plan assigns fewer clients keeps its bits."""
         super().__init__(layers, normalizer)
         self.min_assigned = min_contributors
         self.clip, self.deviation = clip, noise_multiplier * clip
         self.probability, self.secret, self.round = probability, secret, round
 
     def _add(self, update: ClientUpdate, assignment: Assignment, weight: float) -> None:
-        """Add an update, clipped. All count the same: ``weight`` is not used."""
+        """Add a clipped update. All clients count the same: ``weight`` is not used."""
         values = clipped(torch.from_numpy(update.values), self.clip)
         add_at(self._total, assignment.uploaded, values, 1.0)
 

@@ -1,14 +1,14 @@
-r"""What the server sends of the global model, and what the clients then have (``messages.down``).
+r"""How the server sends the global model, and what the clients then have (``messages.down``).
 
-``float32``: the model. ``float16``, ``int8``: the model, rounded. ``int4``, ``int2``: *differences*
-to a reference :math:`\hat W` that the clients of the last round have,
+``float32``: the model. ``float16``, ``int8``: the rounded model. ``int4``, ``int2``: *differences*
+to a reference :math:`\hat W`, which the clients of the last round have,
 
 .. math:: \hat W \leftarrow \hat W + Q(W - \hat W),
 
-and clients train from :math:`\hat W`. What a message loses is in the next difference (error
-feedback). A client that missed a round receives the reference as int8; if it takes part again in
-the next round, it receives the exact reference once, and then differences. The first reference is
-the initial model as int8.
+and clients train from :math:`\hat W`. The next difference contains the rounding error of this one
+(error feedback). A client that missed a round receives the reference as int8. If it also takes part
+in the next round, it receives the exact reference once, and then differences. The first reference
+is the initial model as int8.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedplt.kernels import take
 from fedplt.planning import DIFFERENCES, Assignment, Encoding, Layers, Packing, state_packing
 
 SNAPSHOT: Encoding = "int8"
-"""How a client that missed a round receives the reference."""
+"""Encoding of the reference for a client that missed a round."""
 NEVER = -1
 
 
@@ -37,15 +37,15 @@ class Broadcast:
     state: Tensor
     """The model that most clients train from."""
     encoding: Encoding = "float32"
-    """How they receive it."""
+    """The encoding in which they receive it."""
     others: Mapping[int, Encoding] = field(default_factory=dict)
-    """Clients that receive it in another encoding."""
+    """Clients that receive another encoding."""
     snapshot: Tensor | None = None
-    """The model of those who receive the reference as :data:`SNAPSHOT`."""
+    """The model of clients that receive the reference as :data:`SNAPSHOT`."""
     data: bytes = b""
-    """What most clients receive, encoded: the whole model, or the difference to the reference."""
+    """The bytes for most clients: the whole model, or the difference to the reference."""
     snapshot_data: bytes = b""
-    """The snapshot, encoded. (Encoding its values again could change their last bits.)"""
+    """The bytes of the snapshot. (Encoding its values again could change their last bits.)"""
 
     def encoding_of(self, client: int) -> Encoding:
         return self.others.get(client, self.encoding)
@@ -77,14 +77,14 @@ class Downlink:
         self._last = np.full(num_clients, NEVER, np.int64)
         """The round in which each client last took part."""
         self._is_exact = np.zeros(num_clients, np.bool_)
-        """Whether it then had the reference bit by bit."""
+        """Whether it then had the exact reference."""
 
     @property
     def sends_differences(self) -> bool:
         return self.encoding in DIFFERENCES
 
     def send(self, round: int, state: Tensor, clients: Iterable[int]) -> Broadcast:
-        """What these clients receive; :meth:`commit` makes it count."""
+        """The message for these clients; call :meth:`commit` when the round counts."""
         if self.encoding == "float32":
             return Broadcast(state)
         if not self.sends_differences:
@@ -106,7 +106,7 @@ class Downlink:
         return Broadcast(reference, self.encoding, others, snapshot, data, small)
 
     def commit(self, round: int, sent: Broadcast, clients: Iterable[int]) -> None:
-        """Remember what these clients have: they trained, and keep their state of this round."""
+        """Note what these clients now have: they trained and kept their state of this round."""
         if self.sends_differences:
             self.reference = sent.state
             for client in clients:
@@ -130,7 +130,7 @@ class Downlink:
             self._is_exact = tensors["messages.exact"].numpy().copy()
 
     def _rounded(self, state: Tensor, encoding: Encoding) -> tuple[Tensor, bytes]:
-        """The values that clients read, and the bytes that they read them from."""
+        """The values that clients decode, and the encoded bytes."""
         packing: Packing = state_packing(self.layers, encoding)
         data = packing.encode(state.numpy())
         return torch.from_numpy(packing.decode(data)), data

@@ -2,11 +2,11 @@ r"""Median, trimmed mean and clipped mean of each block, over the clients that t
 
 For a coordinate that :math:`m` clients trained, with their changes in ascending order
 :math:`u_1 \le \dots \le u_m`: the median, or the mean of :math:`u_{g+1}, \dots, u_{m-g}` with
-:math:`g = \lfloor \mathtt{trim} \cdot m \rfloor`. Every client counts once, with any number of
-examples. Fewer than half of the *contributors of a block* may lie for the median, at most
-:math:`g` of them for the trimmed mean: blocks with few contributors are protected least.
+:math:`g = \lfloor \mathtt{trim} \cdot m \rfloor`. Every client counts once, regardless of its
+examples. The median tolerates liars among fewer than half of the *contributors of a block*, the
+trimmed mean among at most :math:`g`: blocks with few contributors are protected least.
 
-A few thousand coordinates are looked at at a time: a table of all clients and all parameters would
+A few thousand coordinates are processed at a time: a table of all clients and all parameters would
 take as much memory as a whole model per client.
 """
 
@@ -30,7 +30,7 @@ from fedplt.server.aggregation import Aggregator
 from fedplt.server.diagnostics import CHUNK
 
 TABLE = 2_000_000
-"""Numbers in a table of clients and coordinates."""
+"""Size of a table of clients and coordinates, in numbers."""
 Floats = NDArray[np.float32]
 Combine = Callable[[Floats, NDArray[np.int64]], NDArray[np.floating]]
 
@@ -103,17 +103,17 @@ class _Column:
 
 
 Part = tuple[int, bool]
-"""The index of a layer, and whether its buffers are meant, not its parameters."""
+"""The parameters of a layer, or its buffers: (layer index, is buffers)."""
 
 
 def update_parts(assignment: Assignment) -> Iterator[tuple[Part, int, int]]:
-    """Where each tensor of each part lies in an update."""
+    """The start and stop of each tensor in an update, and the part that it belongs to."""
     for part in assignment.on_client.update_parts:
         yield (part.layer_index, part.tensor.is_buffer), part.start, part.stop
 
 
 def root_mean_squares(values: Tensor, assignment: Assignment) -> dict[Part, float]:
-    """Of every part of an update."""
+    """The root mean square of every part of an update."""
     squares: dict[Part, list[float]] = defaultdict(list)
     sizes: dict[Part, int] = defaultdict(int)
     for part, start, stop in update_parts(assignment):
@@ -138,7 +138,7 @@ def square_sum(values: Tensor) -> float:
 
 @dataclass
 class Sent:
-    """An update that waits for the others of its round."""
+    """An update, stored until all updates of its round are there."""
 
     values: Tensor
     assignment: Assignment
@@ -149,10 +149,10 @@ def clip_updates(sent: Sequence[Sent], clip: float) -> list[float]:
     """Scale updates down to ``clip`` times the median root mean square; return the factors.
 
     The root mean square is the norm over the square root of the number of trained values, so that
-    a client with a large slice is treated like one with a small slice. In every layer an update is
-    scaled down to at most ``clip`` times the median over the round's clients. Running statistics
-    are a group of their own: they have another scale than parameters. A factor is the smallest of
-    an update's layers.
+    large and small slices are treated alike. In every layer an update is scaled down to at most
+    ``clip`` times the median over the round's clients. Running statistics are clipped separately:
+    their scale differs from that of parameters. The returned factor is the smallest one over an
+    update's layers.
     """
     found = [root_mean_squares(each.values, each.assignment) for each in sent]
     limits = {part: clip * size for part, size in part_medians(found).items()}

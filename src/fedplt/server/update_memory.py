@@ -1,17 +1,17 @@
-r"""Remember every client's last update of every block (:math:`U_{k,b}`) and go on using it.
+r"""Remember every client's last update of every block, :math:`U_{k,b}`, for later rounds.
 
 .. math:: W_b \leftarrow W_b +
     \frac{\sum_k n_k \lambda^{a_{k,b}}\, U_{k,b}}{\sum_k n_k \lambda^{a_{k,b}}}
 
 :math:`a_{k,b}` is the number of rounds since client :math:`k` trained block :math:`b`, and
 :math:`\lambda` the decay; :math:`\lambda = 0` is the mean over the clients of the round. With
-rotating slices a block is trained by few clients in a round and by all of them over time: rotation
-removes the bias of a fixed few, the memory removes the noise that rotation adds. Clients compute
-and send nothing more; the server holds up to one model per client.
+rotating slices, few clients train a block in one round, but all of them over time. Rotation removes
+the bias of fixed slices; the memory removes the noise that rotation adds. Clients compute and send
+nothing extra; the server holds up to one model per client.
 
-MIFA (Gu et al., 2021) and FedVARP (Jhunjhunwala et al., 2022) remember clients that did not take
-part; FedStale (Rodio and Neglia, 2024) has a factor below 1. Here the memory is by block, and the
-factor falls with age. Running statistics are averages, not steps: they use this round's updates.
+MIFA (Gu et al., 2021) and FedVARP (Jhunjhunwala et al., 2022) remember the updates of absent
+clients; FedStale (Rodio and Neglia, 2024) has a factor below 1. Here the memory is per block, and
+the factor falls with age. Running statistics are averages: they use only this round's updates.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from fedplt.server.robust import Sent, clip_updates
 
 ROUND_BYTES = 4
 NEVER = -1
-"""The last round of a block that a client has not trained."""
+"""Stands for the last round of a block that a client has never trained."""
 CHECKPOINTS = 3
-"""The files of so many last checkpoints are kept: a folder has two, and one may be in writing."""
+"""Keep the files of this many checkpoints: two in the folder, and one that is being written."""
 
 
 class MemorySettings(Section):
@@ -63,20 +63,20 @@ class MemorySettings(Section):
     horizon: Annotated[int, Field(ge=0)] | None = None
     """Updates older than this many rounds are forgotten; None: when their factor is below 1e-6."""
     precision: Encoding = "float32"
-    """How remembered updates are stored. Those of the current round are exact."""
+    """Encoding of remembered updates. Updates of the current round are exact."""
     store: Literal["ram", "disk"] = "ram"
-    """Where they are stored; ``disk``: in the run's folder, one file per client."""
+    """Where updates are stored; ``disk``: in the run's folder, one file per client."""
 
     @property
     def longest(self) -> float:
-        """Rounds that an update is remembered."""
+        """Number of rounds for which an update is remembered."""
         longest = math.inf if self.horizon is None else float(self.horizon)
         if self.decay < 1:
             longest = min(longest, math.log(1e-6, self.decay) if self.decay > 0 else 0.0)
         return longest
 
     def num_bytes(self, plan: Plan) -> int:
-        """What the server stores at most: values, and the round of every block."""
+        """Upper bound of the stored bytes: values, and the round of every block."""
         layers, number = plan.layers, sum(plan.layers.num_sublayers)
         if not plan.clients_hold_everything:  # sub-models: the round of every value
             number += layers.state_size
@@ -89,9 +89,9 @@ class Remembered:
     """One client's last update of every block."""
 
     values: NDArray[np.uint8]
-    """The flat state of its updates, encoded."""
+    """Its updates as an encoded flat state."""
     last_rounds: NDArray[np.int32]
-    """Per sub-layer, layer after layer, then (sub-models only) per value."""
+    """The last round per sub-layer, layer after layer, then (sub-models only) per value."""
     weight: float
     round: int
     """The last round in which the client took part."""
@@ -102,7 +102,7 @@ class Remembered:
 
 @dataclass(frozen=True, eq=False)
 class OnDisk:
-    """The same in a file, which never changes: the client's next update is in another one."""
+    """The same in a file. It never changes: the client's next update gets a new file."""
 
     path: Path
     num_values: int
@@ -137,26 +137,26 @@ class OnDisk:
 
 
 class UpdateMemory:
-    """The remembered updates of all clients; a :class:`MemoryAggregator` is for one round."""
+    """The remembered updates of all clients; each round has a :class:`MemoryAggregator`."""
 
     def __init__(
         self, layers: Layers, settings: MemorySettings, folder: Path | None = None
     ) -> None:
-        """``folder``: of the files; None: in memory."""
+        """``folder``: where the files are; None: keep updates in RAM."""
         self.layers, self.settings, self.folder = layers, settings, folder
         self.clients: dict[int, Remembered | OnDisk] = {}
         self._saved: deque[set[Path]] = deque(maxlen=CHECKPOINTS)
         """The files that the last checkpoints need."""
 
     def factors(self, round: int) -> NDArray[np.float64]:
-        """The weight of a block by the round it was last trained in; at the end that of NEVER."""
+        """The factor of a block by the round it was last trained in; the last one is for NEVER."""
         ages = round - np.arange(round + 1)
         factors = np.float64(self.settings.decay) ** ages
         factors[ages > self.settings.longest] = 0.0
         return np.append(factors, 0.0)
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint; :meth:`restore` reads it. Of files it has the digests."""
+        """For a checkpoint; :meth:`restore` reads it. It has the digests of files."""
         clients = sorted(self.clients)
         weights = [self.clients[client].weight for client in clients]
         found = {
@@ -206,14 +206,10 @@ class UpdateMemory:
 
 
 class MemoryAggregator(Aggregator):
-    """Adds up this round's updates and the remembered ones; :meth:`commit` remembers the new."""
+    """Adds up this round's updates and remembered ones; :meth:`commit` remembers the new ones."""
 
     def __init__(
-        self,
-        memory: UpdateMemory,
-        round: int,
-        min_contributors: int = 1,
-        clip: float | None = None,
+        self, memory: UpdateMemory, round: int, min_contributors: int = 1, clip: float | None = None
     ) -> None:
         super().__init__(memory.layers, min_contributors=min_contributors)
         self.memory, self.round, self.clip = memory, round, clip
@@ -256,7 +252,7 @@ class MemoryAggregator(Aggregator):
         super().apply(state)
 
     def commit(self) -> None:
-        """Remember this round's updates, and forget what is older than the horizon."""
+        """Remember this round's updates, and forget those that are too old."""
         memory = self.memory
         memory.clients = {
             client: each
@@ -265,7 +261,7 @@ class MemoryAggregator(Aggregator):
         }
 
     def _latest(self, client: int) -> tuple[Tensor, Remembered]:
-        """A client's last update of every block; that of this round is stored."""
+        """A client's last update of every block; an update of this round is stored, too."""
         memory, sent = self.memory, self._sent.get(client)
         size, precision = self.layers.state_size, memory.settings.precision
         known, values = memory.clients.get(client), torch.zeros(size)

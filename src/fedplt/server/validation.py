@@ -1,6 +1,6 @@
 """Check what clients send: updates before they are aggregated, evaluations before they count.
 
-An error while one client's answer is read refuses that client, and the round goes on
+If an answer cannot be read, only that client is refused, and the round goes on
 (:func:`read_each`).
 """
 
@@ -27,13 +27,13 @@ MAX_NORM = math.sqrt(float(np.finfo(np.float32).max))
 MAX_LOSS = 1e100
 """A larger loss or metric is refused or left out: means over clients must stay finite."""
 SLACK = 1e-6
-"""Relative rounding error of sums that is tolerated."""
+"""Tolerated relative rounding error of sums."""
 
 
 def read_each(
     answers: Mapping[Who, Answer], read: Callable[[Who, Answer], Found]
 ) -> tuple[dict[Who, Found], dict[Who, str]]:
-    """What ``read(who, answer)`` returns for each answer, and why others are refused.
+    """The results of ``read(who, answer)``, and why other answers are refused.
 
     Any exception is a refusal: answers come from machines that the server does not control.
     """
@@ -55,14 +55,14 @@ def refusal(error: Exception) -> str:
 
 
 def norm_problem(norm: float) -> str | None:
-    """Why an update norm that a client reports cannot be one; None: it can."""
+    """Why a reported update norm is impossible; None if it is possible."""
     if 0 <= norm <= MAX_NORM:
         return None
     return f"the norm of its update is {norm:g}"
 
 
 def validate_evaluation(found: Evaluation, metric: Metric) -> None:
-    """Raise :class:`UpdateError` if a client's evaluation cannot be one by this metric."""
+    """Raise :class:`UpdateError` if a client's evaluation is impossible for this metric."""
     low, high = metric.limits or (-math.inf, math.inf)
     slack = SLACK * max(1.0, high - low) if math.isfinite(high - low) else 0.0
     if not (low - slack <= found.score <= high + slack and abs(found.score) <= MAX_LOSS):
@@ -82,7 +82,7 @@ def validate_evaluation(found: Evaluation, metric: Metric) -> None:
 
 
 def _check_sums(name: str, sums: Any, counts: Any, metric: Metric) -> None:
-    """Each sum is over ``counts`` numbers within the metric's limits."""
+    """Check that each sum can be one of ``counts`` numbers within the metric's limits."""
     low, high = metric.number_limits
     with np.errstate(invalid="ignore"):  # 0 examples times infinity
         least, most = np.nan_to_num(counts * low, nan=0), np.nan_to_num(counts * high, nan=0)
@@ -104,16 +104,16 @@ def validate(
 
     Args:
         update: what a client sent.
-        assignment: what it was to train.
+        assignment: the client's assignment.
         origin: the client, round and plan that the update must come from.
-        num_examples: how many examples the client has, if the server knows.
+        num_examples: the client's number of examples, if the server knows it.
         max_rms: the largest root mean square of the change of a layer's parameters.
     """
     _check_values(update.values, assignment.update_size)
     _check_examples(update.num_examples, num_examples)
     if origin is not None and update.origin != origin:
         raise UpdateError(f"it comes from {update.origin}; {origin} was asked.")
-    # One pass: a sum of squares is finite if and only if all numbers are (and not astronomical).
+    # One pass: a sum of squares is finite if and only if all numbers are finite (and not huge).
     vector = torch.from_numpy(update.values)
     squares = float(vector @ vector)
     if not (math.isfinite(squares) and _is_finite(update.norm)):
@@ -133,7 +133,7 @@ def validate(
 def outliers(
     updates: Mapping[int, ClientUpdate], assignments: Mapping[int, Assignment], most: float
 ) -> dict[str, str]:
-    """Why updates are refused whose change of a layer is more than ``most`` medians of the round.
+    """Refuse updates that change a layer by more than ``most`` times the round's median; say why.
 
     The size is the root mean square over the trained parameters. Clients are keyed as in records.
     """

@@ -1,1 +1,1 @@
-"""For users' own Flower apps: what they import, and the files of a new app."""
+"""Users' own Flower apps: what they import, and the files of a new app."""

@@ -60,7 +60,7 @@ def package_of(name: str) -> str:
 def app_files(
     name: str, about: str, modules: Mapping[str, str], config: str = ""
 ) -> dict[str, str]:
-    """Text by name, for an app of fedplt with the modules ``server_app`` and ``client_app``."""
+    """File name -> text, for an app of fedplt with modules ``server_app`` and ``client_app``."""
     values = {"description": about, "publisher": "fedplt", "config": config}
     return {
         "pyproject.toml": _render("project.toml", name, values),
@@ -78,7 +78,7 @@ def _render(template: str, name: str, values: Mapping[str, str]) -> str:
 
 @cache
 def template_environment(package: str) -> Environment:
-    """The templates in ``templates/`` of a package, for text files: nothing is escaped."""
+    """The templates in ``templates/`` of a package; for text files, so nothing is escaped."""
     return Environment(
         loader=PackageLoader(package),
         undefined=StrictUndefined,

@@ -1,4 +1,4 @@
-"""The client app of every node: a user's, with custom code, or one made from ``node.toml``."""
+"""The client app of every node: a user's app with custom code, or one made from ``node.toml``."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ from fedplt_flower.records import HEADER, Arrays, dump_header, from_records, loa
 _log = logging.getLogger("flwr")
 UNLIMITED = AdmittedOrder(Limits(max_steps=2**62))
 UPDATE = "fedplt-update"
-"""The record of an update that the server has not requested yet, in the node's memory."""
+"""Name of the record, in the node's memory, of an update that was not requested yet."""
 
 
 class SlicesApp(ClientApp):
     """A ``ClientApp`` for the strategy :class:`~fedplt_flower.FedPLT`.
 
-    Replace ``ClientApp()`` by it, and use :func:`train_slices` in the ``@app.train()`` function. It
-    reports to the server which client this is (``partition-id`` of the node's configuration), sends
-    stored updates, and reports exceptions.
+    Use it instead of ``ClientApp()``, and call :func:`train_slices` in the ``@app.train()``
+    function. The app reports to the server which client this is (``partition-id`` of the node's
+    configuration), sends stored updates, and reports exceptions.
     """
 
     allows_other_strategies = True
@@ -168,7 +168,7 @@ def refuse_other(order: TrainHeader | EvaluateHeader, client: int, layers: Layer
 
 
 def receive(state: Tensor, places: FlatIndex, numbers: Any) -> None:
-    """Put the received numbers into a flat state; zero elsewhere."""
+    """Write the received numbers into a flat state, and zeros elsewhere."""
     if numbers is None or len(numbers) != places.size or numbers.dtype != np.float32:
         found = "no" if numbers is None else f"{len(numbers)} {numbers.dtype}"
         raise UpdateError(f"{found} numbers were received; this client holds {places.size}.")
@@ -190,7 +190,7 @@ class ClientSlices:
         weights: Tensor | None,
     ) -> None:
         self.model = model
-        """The model to train: the whole one, or a smaller one. Its ``parameters()`` are the slices
+        """The model to train: the whole model or a sub-model. Its ``parameters()`` are the slices
         that this client trains."""
         self.client, self.round, self.ratio = order.client, order.round + 1, assignment.ratio
         self._message, self._context, self._order = message, context, order
@@ -202,7 +202,7 @@ class ClientSlices:
         return self._slices.parameters()
 
     def reply(self, *, num_examples: int, loss: float | None = None, **metrics: float) -> Message:
-        """The reply to the server, inside of the block or after it.
+        """The reply to the server; call it inside the block or after it.
 
         ``loss`` is for the run's records; default: a metric such as ``train_loss``. All metrics are
         averaged over the clients, weighted by ``num_examples``.

@@ -61,7 +61,7 @@ from fedplt_flower.node.owner_limits import load_limits
 DEADLINE_SECONDS = 5.0
 AHEAD_SECONDS = 4.0
 BEHIND_SECONDS = 300.0
-"""A SuperLink refuses signatures from over 5 s ahead or 305 s behind; the check is stricter."""
+"""A SuperLink refuses signatures over 5 s in the future or 305 s old; the check is stricter."""
 
 
 def check_deployment(folder: Path, node: str | None = None) -> Iterator[Finding]:
@@ -226,7 +226,7 @@ def _data_and_model(node: NodeConfig, manifest: Manifest) -> Iterator[Finding]:
 
 
 def check_server_reachable(host: str, port: int, ca: Path, *, expected: bool) -> Iterator[Finding]:
-    """Connect with TLS and compare clocks; a server that is not ``expected`` to run may be down."""
+    """Connect with TLS and compare clocks; a server that is down is a problem if ``expected``."""
     address = join(host, port)
     try:
         context = ssl.create_default_context(cafile=str(ca))
@@ -267,7 +267,7 @@ def check_nodes_registered(folder: Path, address: Address) -> Iterator[Finding]:
             nodes = control.ListNodes(ListNodesRequest()).nodes_info
         known = {bytes(node.public_key) for node in nodes}
     except (OSError, ValueError, UnsupportedAlgorithm, httpx.HTTPError):
-        return  # it does not run, or the checks of its files report the problem
+        return  # the SuperLink does not run, or the checks of its files report the problem
     missing = [
         name
         for name, key in given.items()
@@ -320,8 +320,8 @@ def _refusal(response: httpx.Response) -> Iterator[Finding]:
 
 
 def compare_clocks(server: datetime, here: datetime) -> Finding:
-    """Nodes sign with the time of day, so the server refuses nodes with a wrong clock."""
-    ahead = (here - server).total_seconds()  # up to 1 s too much: the header has whole seconds
+    """Compare clocks: signatures contain the time, so the server refuses a wrong clock."""
+    ahead = (here - server).total_seconds()  # up to 1 s too large: the header has whole seconds
     do = "set the clocks, such as with 'timedatectl set-ntp true' on both"
     where = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
     if ahead > AHEAD_SECONDS or ahead < -BEHIND_SECONDS:
@@ -332,7 +332,7 @@ def compare_clocks(server: datetime, here: datetime) -> Finding:
 
 
 def _server_date(secured: ssl.SSLSocket) -> datetime | None:
-    """The ``Date`` header of the server's answer; None: it sent none."""
+    """The ``Date`` header of the server's answer; None if it sent none."""
     request = b"HEAD / HTTP/1.1\r\nHost: fedplt\r\nConnection: close\r\n\r\n"
     try:
         secured.sendall(request)

@@ -32,7 +32,7 @@ Extension = TypeVar("Extension", bound=x509.ExtensionType)
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a check: good, worth knowing, or a problem and what to do about it."""
+    """One result of a check: ok, a note, or a problem and what to do about it."""
 
     level: Level
     text: str
@@ -43,7 +43,7 @@ ok, note, problem = (partial(Finding, level) for level in LEVELS)
 
 
 def guarded(findings: Iterator[Finding], do: str) -> Iterator[Finding]:
-    """The findings of a check; an error that ends it is a problem."""
+    """The findings of a check; an exception becomes a problem."""
     try:
         yield from findings
     except FedpltError as error:
@@ -57,7 +57,7 @@ def reason_of(error: Exception) -> str:
 
 
 def private_file(path: Path) -> Finding:
-    """Only the owner may read a key."""
+    """Check that only the owner may read a key."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
@@ -69,7 +69,7 @@ def private_file(path: Path) -> Finding:
 
 
 def versions(wanted: Mapping[str, str], here: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Compare installed versions with those that the deployment was made with."""
+    """Compare installed versions with the versions that made the deployment."""
     here = here or installed_versions()
     for package, expected in wanted.items():
         found = here.get(package, "(not installed)")
@@ -85,7 +85,7 @@ def versions(wanted: Mapping[str, str], here: Mapping[str, str] | None = None) -
 
 
 def check_ca(path: Path, now: datetime | None = None) -> Iterator[Finding]:
-    """Check the certificate of the authority, which every machine has."""
+    """Check the CA certificate, which every machine has."""
     ca = _load(path)
     if isinstance(ca, Finding):
         yield ca

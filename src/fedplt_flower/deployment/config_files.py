@@ -36,10 +36,10 @@ from fedplt.schema import first_problem
 
 EXAMPLE = "name,ratio"
 NUMBERS = ("ratio", "learning_rate")
-"""Columns with numbers, which may be missing."""
+"""Optional columns with numbers."""
 ROUND_TIMEOUT_SECONDS = 600.0
 MAX_RMS = 1.0
-"""A round changes weights by less than this: they are of this order of magnitude themselves."""
+"""Weights are of this order of magnitude, so a round changes them by less."""
 CLIP = 1.0
 DEFAULT: dict[str, Any] = {
     "name": "deployment",
@@ -131,11 +131,11 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
         text = read_text(path, ConfigError)
         values = parse_toml(text, path, ConfigError)
         make_absolute(values, path.parent)
-        values.pop("code", None)  # the server and the nodes have their own
+        values.pop("code", None)  # the server and the nodes each have their own folder
         values["engine"] = {**values.get("engine", {}), "name": "flower"}
         _refuse_unsupported(parse_config(values, Source(text, where)), path)
         if "checkpoint_every" not in values:
-            values["checkpoint_every"] = 1  # a round takes long, and a server may restart
+            values["checkpoint_every"] = 1  # rounds are long, and the server may restart
     clients: dict[str, Any] = {"num_clients": len(nodes)}
     _check_ratios(nodes, planned="fleet" in values)
     if "fleet" not in values:
@@ -152,14 +152,14 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
 
 
 def _default_bounds(values: dict[str, Any], number: int) -> dict[str, Any]:
-    """Limits on the influence of one client, where the configuration sets none."""
+    """Limits on the influence of one client, for keys that the configuration leaves out."""
     if "privacy" in values:
-        return {}  # it clips updates itself, and every round counts
+        return {}  # privacy clips updates itself, and every round counts
     least = max(1, number // 2, FEWEST_CLIENTS if number >= FEWEST_CLIENTS else 0)
     sampling = values.get("sampling", {})
     least = min(least, sampling.get("num_clients") or least)
     bounds: dict[str, Any] = {"min_clients": least, "max_rms": MAX_RMS}
-    if "budget" in sampling:  # the number of drawn clients varies: few are no failure
+    if "budget" in sampling:  # the number of drawn clients varies: few are not a failure
         del bounds["min_clients"]
     if "aggregation" not in values.get("server", {}):
         bounds |= {"aggregation": "clipped-mean", "clip": CLIP}
@@ -167,7 +167,7 @@ def _default_bounds(values: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def _refuse_unsupported(config: RunConfig, path: Path) -> None:
-    """Refuse settings that ``run.toml`` would replace, or that nodes cannot get."""
+    """Refuse settings that ``run.toml`` would replace, or that cannot be sent to nodes."""
     if config.fleet is not None and config.fleet.devices != ON_NODES:
         raise ConfigError(
             f"{path}: a deployment takes its ratios from nodes.csv, or plans them from its nodes' "
@@ -191,7 +191,7 @@ def _refuse_unsupported(config: RunConfig, path: Path) -> None:
 
 
 def _check_ratios(nodes: tuple[Node, ...], *, planned: bool) -> None:
-    """Ratios come either from ``nodes.csv`` or from ``[fleet]``."""
+    """Refuse ratios from both ``nodes.csv`` and ``[fleet]``, or from neither."""
     for node in nodes:
         given = [column for column in NUMBERS if getattr(node, column) is not None]
         if planned and given:

@@ -40,9 +40,9 @@ from fedplt_flower.deployment.manifest import (
 APP = "fedplt-run"
 FIRST_NODE_PORT = 9100
 NODES_HOME = "/opt/fedplt"
-"""Where a node's folder is on its machine, for the systemd unit."""
+"""The parent of a node's folder on its machine, for the systemd unit."""
 CONNECTIONS_PER_NODE = 8
-"""A SuperNode sends two pieces at once, polls for messages, and sends heartbeats."""
+"""A SuperNode sends two chunks at once, polls for messages, and sends heartbeats."""
 
 
 def init_deployment(
@@ -98,7 +98,7 @@ def init_deployment(
 
 
 def _make_server_keys(scratch: Path, address: Address) -> None:
-    """The certificate authority, and the server's key and certificate."""
+    """Write the certificate authority, and the server's key and certificate."""
     authority, server = scratch / "ca", scratch / "server"
     authority.mkdir(mode=0o700)
     (server / "keys").mkdir(parents=True, mode=0o700)
@@ -108,7 +108,7 @@ def _make_server_keys(scratch: Path, address: Address) -> None:
 
 
 def _make_node_keys(scratch: Path, node: Node, address: Address) -> None:
-    """The node's private key in its folder, and the public one in the server's, too."""
+    """Write the node's private key to its folder, and the public key to the server's, too."""
     folder = scratch / "nodes" / node.name
     folder.mkdir(parents=True, mode=0o700)
     key = keys.new_key()
@@ -140,7 +140,7 @@ def render(name: str, /, **values: Any) -> str:
 
 
 def server_files(folder: Path, manifest: Manifest) -> dict[str, str]:
-    """Text by name, for the folder ``server`` of a deployment that will be in ``folder``."""
+    """File name -> text, for the folder ``server`` of a deployment that will be in ``folder``."""
     address, here, superlink = manifest.address, folder / "server", "fedplt-superlink.service"
     names = ("superlink.sh", "superexec.sh", "register-nodes.sh", "start-run.sh")
     found = {name: render(name, address=address) for name in names}
@@ -172,7 +172,7 @@ def server_files(folder: Path, manifest: Manifest) -> dict[str, str]:
 
 
 def node_files(run: RunConfig, node: Node, manifest: Manifest) -> dict[str, str]:
-    """Text by name, for the folder of a node."""
+    """File name -> text, for the folder of a node."""
     name, address = node.name, manifest.address
     about = f"The node {name}: waits for work from the server, and trains on this machine's data."
     port = node_port(node.client, address)
@@ -187,7 +187,7 @@ def node_files(run: RunConfig, node: Node, manifest: Manifest) -> dict[str, str]
 
 
 def node_port(client: int, address: Address) -> int:
-    """Another port for each node: all may run on one machine."""
+    """A different port for each node, since all may run on one machine."""
     taken = {address.port, address.superlink_port}
     port = FIRST_NODE_PORT + client % 50_000
     return port if port not in taken else port + 50_001

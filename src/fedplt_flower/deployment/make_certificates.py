@@ -31,7 +31,7 @@ def new_key() -> PrivateKey:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a new file that only its owner can read, from the first byte on."""
+    """Write a new file that only its owner can ever read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, 0o600)  # regardless of the umask
@@ -43,7 +43,7 @@ def pem_private(key: PrivateKey) -> bytes:
 
 
 def openssh_private(key: PrivateKey) -> bytes:
-    """The only form that ``flower-supernode`` reads."""
+    """The private key in OpenSSH format, the only one that ``flower-supernode`` reads."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
 
 

@@ -24,7 +24,7 @@ MANIFEST = "deployment.json"
 CONNECTION = "deployment"
 """The name of the server in Flower's connection file."""
 LOCAL = ("127.0.0.1", "localhost")
-"""In every server certificate: commands on the server itself use them."""
+"""Names in every server certificate, because commands on the server itself use them."""
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 
 
@@ -90,9 +90,9 @@ class Manifest:
     versions: dict[str, str]
     address: Address
     layers: str | None
-    """Fingerprint of the model's layers; None if the model could not be built by ``init``."""
+    """Fingerprint of the model's layers; None if ``init`` could not build the model."""
     nodes: dict[str, int]
-    """Client ids by name; the manifest in a node's folder lists this node alone."""
+    """Node name -> client id; the manifest in a node's folder lists only this node."""
 
     def text(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n"

@@ -2,9 +2,9 @@
 
     python3 -P -m fedplt_flower.deployment.superexec server|node [arguments of flower-superexec]
 
-It differs from Flower's in two ways. A task's token is not on the command line, where every account
-of the machine could read it. And a node runs :mod:`fedplt_flower.node.flwr_clientapp`, not
-code that the server sends. It imports no torch, which only the tasks need.
+It differs from Flower's in two ways. A task's token is not on the command line, where every user of
+the machine could read it. And a node runs :mod:`fedplt_flower.node.flwr_clientapp`, not code that
+the server sends. This module does not import torch, which only the tasks need.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PROGRAMS = {
         [sys.executable, "-P", "-m", "fedplt_flower.node.flwr_clientapp"],
     ),
 }
-"""The kind of task that each side starts, and its program."""
+"""For the server and a node: the kind of task to start, and the program that runs it."""
 
 
 class HiddenTokenExecutor(SubprocessExecutor):
-    """Starts tasks of one kind, which read their token from an unnamed open file."""
+    """Starts tasks of one kind; they read their token from an open file without a name."""
 
     def __init__(self, side: str) -> None:
         self.kind, self.program = PROGRAMS[side]
@@ -67,7 +67,7 @@ def main() -> None:
     if not hasattr(flower, "get_executor"):
         sys.exit("this version of Flower does not fit: install the one of deployment.json.")
     flower.get_executor = lambda *_, **__: HiddenTokenExecutor(side)
-    # A shell ignores Ctrl-C for jobs in the background; Flower uses it to end them.
+    # Shells let background jobs ignore SIGINT, with which Flower ends processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     flower_superexec()
 

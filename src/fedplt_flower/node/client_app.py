@@ -63,7 +63,7 @@ from fedplt_flower.records import Arrays, from_records
 
 _log = logging.getLogger("flwr")
 CHECKED = "checked.txt"
-"""Describes the training that was last compared with full gradients times mask."""
+"""Name of the file that records which training last passed the self-check."""
 
 
 class NodeClient:
@@ -134,7 +134,7 @@ class NodeClient:
         return order, result, upload
 
     def _saved(self, order: TrainHeader, local: FlatIndex) -> dict[str, Tensor]:
-        """What this order needs of the local state."""
+        """The tensors of the local state that this order needs."""
         sizes = {"kept": local.size} if local.size else {}
         if order.is_difference:
             sizes["reference"] = self.job.layers.state_size
@@ -147,7 +147,7 @@ class NodeClient:
         except RunError as error:
             if set(sizes) != {"residual"}:
                 raise
-            _log.warning("fedplt: what earlier uploads lost is not sent any more: %s", error)
+            _log.warning("fedplt: the rounding errors of earlier uploads are lost: %s", error)
             return {}
 
     def evaluate(
@@ -179,7 +179,7 @@ class NodeClient:
     def _check(
         self, assignment: Assignment, training: LocalTraining, recipe: Mapping[str, Any]
     ) -> None:
-        """Refuse a model that partial training is wrong for: once per kind of assignment."""
+        """Refuse a model whose partial training is wrong; checked once per kind of assignment."""
         kind = [__version__, torch.__version__, self.job.layers.fingerprint]
         kind += [f"{assignment.ratio:.2f}", json.dumps(recipe, sort_keys=True)]
         path = self.states.folder / CHECKED
@@ -209,7 +209,7 @@ class NodeClient:
 def _decoded(
     order: TrainHeader, assignment: Assignment, state: Any, reference: Tensor | None
 ) -> Any:
-    """The values of the model that an order sent."""
+    """The decoded values of the model in an order."""
     if order.down == "float32":
         return state
     if state is None or state.dtype != np.uint8:
@@ -223,7 +223,7 @@ def _decoded(
 
 
 class NodeApp(SlicesApp):
-    """Answers with a :class:`NodeClient`, which ``find`` returns, within the owner's limits."""
+    """Answers orders with the client that ``find`` returns, within the owner's limits."""
 
     allows_other_strategies = False
 
@@ -257,8 +257,8 @@ class NodeApp(SlicesApp):
 def client_app() -> ClientApp:
     """The app of a node in a deployment, from its ``node.toml`` and ``limits.toml``.
 
-    The path is ``fedplt-node`` in the SuperNode's ``--node-config``. Nothing that the server sends
-    names code or data.
+    The key ``fedplt-node`` in the SuperNode's ``--node-config`` has the path of ``node.toml``.
+    Nothing that the server sends names code or data.
     """
 
     def admit(context: Context, bytes_down: int) -> AdmittedOrder:
@@ -299,5 +299,5 @@ def simulated_client_app(config: str, state_folder: str) -> ClientApp:
 
 @functools.lru_cache(maxsize=1)
 def _job(config: str) -> Job:
-    """Made once per process: Flower's simulation uses a process for many clients."""
+    """The job; made once per process, which Flower's simulation uses for many clients."""
     return job_from_config(load_config(Path(config)))

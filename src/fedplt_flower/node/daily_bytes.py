@@ -24,19 +24,19 @@ from fedplt.files import open_ordinary, read_file, write_text
 
 LEDGER = "bytes.json"
 JUMP_SECONDS = 3600.0
-"""A clock correction below this is tolerated."""
+"""Smaller clock corrections are tolerated."""
 AWAY_SECONDS = 31 * 86_400.0
-"""After a longer pause, a clock that jumped ahead could not be noticed."""
+"""After a longer pause, a clock that jumped ahead could not be detected."""
 LOCK_SECONDS = 10.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Moment(NamedTuple):
-    """The node's clock, and the seconds since boot, which no user can set."""
+    """The node's clock, and the seconds since boot, which users cannot set."""
 
     local: datetime
     boot: str
-    """Id of this boot; empty where the system has none."""
+    """Id of this boot; empty if the system has none."""
     uptime: float
 
     @classmethod
@@ -59,7 +59,7 @@ class _Entry(BaseModel):
 
 
 def count_bytes(path: Path, number: int, now: Moment) -> int:
-    """Add to the bytes of the day and return their sum; :class:`RunError` if it is unknown."""
+    """Add to today's bytes and return their sum; :class:`RunError` if it is unknown."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.with_name(f".{path.name}.lock")):
         day, used = _today(path, now)
@@ -73,7 +73,7 @@ def count_bytes(path: Path, number: int, now: Moment) -> int:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Other orders of this node hold the lock for milliseconds."""
+    """Hold a lock on the file; other orders of this node hold it only for milliseconds."""
     file, ends = open_ordinary(path, os.O_RDWR | os.O_CREAT), time.monotonic() + LOCK_SECONDS
     try:
         while True:
@@ -91,7 +91,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _today(path: Path, now: Moment) -> tuple[date, int]:
-    """The day that bytes count for, and the bytes used of it."""
+    """The current day, and the bytes already used in it."""
     today = now.local.date()
     try:
         entry = _Entry.model_validate_json(read_file(path))
@@ -102,7 +102,7 @@ def _today(path: Path, now: Moment) -> tuple[date, int]:
         raise _unknown(path, "the file is damaged") from error
     if why := _clock_problem(entry, now):
         raise _unknown(path, why)
-    # A day does not end early because the time zone changed.
+    # A change of the time zone does not end a day early.
     return (today, 0) if today > day else (day, entry.bytes)
 
 

@@ -18,7 +18,7 @@ OURS: dict[str, Any] = {
     "install_from_fab": lambda *_, **__: None,
     "get_load_client_app_fn": lambda **_: lambda *__: client_app(),
 }
-"""In place of Flower's functions that unpack and import what the server sent."""
+"""Replacements of Flower's functions that unpack and import what the server sent."""
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
                 "server's code. Install the version of deployment.json."
             )
         setattr(flower, name, function)
-    # A shell ignores Ctrl-C for jobs in the background; Flower uses it to end them.
+    # Shells let background jobs ignore SIGINT, with which Flower ends processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     flwr_clientapp()
 

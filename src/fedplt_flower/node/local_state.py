@@ -1,10 +1,10 @@
 """Client state that never leaves its node: named tensors after each round that it trained in.
 
 ``kept``: normalization layers; ``reference``: the model that the next difference is added to;
-``residual``: what the encoding of the client's uploads has lost so far.
+``residual``: the accumulated rounding error of the client's encoded uploads.
 
-Files survive a restart of the node; a user's Flower app stores its normalization layers, by name,
-in the node's memory.
+Files survive a restart of the node. A user's Flower app stores its normalization layers, by name,
+in the node's memory instead.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fedplt_flower.messages import TrainHeader
 
 KIND = "kept"
 RECORD = "fedplt-kept-"
-"""Names of records in the node's memory start with this."""
+"""Prefix of the names of records in the node's memory."""
 
 
 def not_needed(rounds: Iterable[int], order: TrainHeader) -> list[int]:
-    """The rounds of stored states that the run, resumed or not, never reads again.
+    """The rounds of stored states that the run never reads again, even if it is resumed.
 
-    Rounds after the last committed one were rejected. Of the others, a run that resumes after round
-    ``order.oldest_state_round`` needs the newest up to it, and all later ones.
+    Rounds after the last committed one were rejected. A run that resumes after round
+    ``order.oldest_state_round`` needs the newest state up to that round, and all later ones.
     """
     rounds, last, oldest = list(rounds), order.local_state_round, order.oldest_state_round
     rejected = {number for number in rounds if last < number < order.round}
@@ -54,7 +54,7 @@ class StateFiles:
         save_tensors(self._path(round), whole, {}, self._seal(round), KIND)
 
     def load(self, round: int, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-        """The tensors of these names and sizes after a round."""
+        """Load the tensors with these names and sizes after a round."""
         path = self._path(round)
         try:
             found = load_tensors(path, KIND, self._seal(round))[0]
@@ -81,7 +81,7 @@ class StateFiles:
 
 
 def save_in_memory(context: Context, tensors: Mapping[str, Tensor], order: TrainHeader) -> None:
-    """As :meth:`StateFiles.save`, for a user's app."""
+    """Like :meth:`StateFiles.save`, for a user's app."""
     state = context.state
     rounds = [int(name[len(RECORD) :]) for name in state.array_records if name.startswith(RECORD)]
     for number in not_needed(rounds, order):

@@ -1,6 +1,6 @@
 """A node's configuration, ``node.toml``: the client's id, data, model code and task.
 
-The file stays on the node, and nothing in it comes from the server. Relative paths start at its
+The file stays on the node, and nothing in it comes from the server. Paths are relative to its
 folder.
 
     name = "n1"
@@ -47,9 +47,9 @@ class NodeDataConfig(DataConfig):
     """The node's data: its part of a data set that all nodes have, or its own data set."""
 
     seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the split; must be the run's, so that nodes take disjoint parts."""
+    """Seed of the split; must be the run's seed, so that nodes take disjoint parts."""
     whole: bool = False
-    """The function returns this node's examples only: they are not split."""
+    """Whether the function returns only this node's examples, which are then not split."""
 
     @model_validator(mode="after")
     def _whole_or_split(self) -> NodeDataConfig:
@@ -137,7 +137,7 @@ def node_model(node: NodeConfig) -> nn.Module:
 
 
 def node_device(node: NodeConfig) -> DeviceProfile | None:
-    """The device of ``profile``; None: not given."""
+    """The device in the file ``profile``; None if no file is given."""
     if node.profile is None:
         return None
     try:
@@ -154,7 +154,7 @@ def node_device(node: NodeConfig) -> DeviceProfile | None:
 
 
 def node_job(node: NodeConfig) -> Job:
-    """A job of this one client; the server's orders contain the training settings."""
+    """A job with this client only; the server's orders contain the training settings."""
     data = node_data(node)
     config = node.run_config().model_copy(update={"clients": ClientsConfig(num_clients=1)})
     everything = split_given([list(range(len(data.train)))], len(data.train))

@@ -8,8 +8,8 @@ seconds_per_round = 300.0         # of one order, by this node's clock
 hours = ["22:00-06:00"]           # local time
 mains_power_only = true
 
-Every order of the server (hello, training, upload, evaluation) is an :class:`AdmittedOrder`, which
-enforces the limits before and while the node executes it.
+For every order of the server (hello, training, upload, evaluation), an :class:`AdmittedOrder`
+enforces the limits, before and while the node executes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fedplt.text import bytes_text, seconds_text
 from fedplt_flower.node.daily_bytes import Moment, count_bytes
 
 CHECK_SECONDS = 5.0
-"""While an order is executed, hours and power are checked this often."""
+"""Seconds between two checks of hours and power while an order is executed."""
 
 
 def _bytes(value: Any) -> Any:
@@ -46,17 +46,17 @@ Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
 
 
 class Limits(Section):
-    """Limits of orders; None and empty: no limit."""
+    """Limits on orders; None or empty: no limit."""
 
     max_ratio: Annotated[float, Field(gt=0, le=1)] | None = None
     """Largest fraction of the model that may be trained here."""
     max_steps: Annotated[int, Field(gt=0)] = 1_000_000
     """Largest number of training steps in a round. The default is far above any real round."""
     bytes_per_round: Bytes | None = None
-    """Download and upload of an order, a number or a text such as "50 MB"."""
+    """Download plus upload of an order: a number, or a text such as "50 MB"."""
     bytes_per_day: Bytes | None = None
     seconds_per_round: PositiveFloat | None = None
-    """After this time, an order is given up."""
+    """An order that takes longer is stopped."""
     hours: list[str] = []  # noqa: RUF012 (pydantic copies it)
     """When work is allowed, in local time: "22:00-06:00" spans midnight."""
     mains_power_only: bool = False
@@ -128,20 +128,20 @@ class AdmittedOrder:
         self._began = time.monotonic()
         self._ends = self._began + (limits.seconds_per_round or math.inf)
         self._next_check = -math.inf
-        self._day(bytes_down)  # a refused order was received, too
+        self._day(bytes_down)  # refused orders count, too: they were received
         self._size(bytes_down)
         self.check()
 
     @property
     def on_step(self) -> Callable[[], None] | None:
-        """To be called before every training step; None: no limit depends on time or power."""
+        """Call this before every training step; None if no limit depends on time or power."""
         limits = self._limits
         timed = limits.seconds_per_round is not None or limits.hours or limits.mains_power_only
         return self.check if timed else None
 
     @contextmanager
     def stopping(self) -> Iterator[None]:
-        """Interrupt an order at its deadline, also within a step, but not within a library call."""
+        """Interrupt an order at its deadline, even within a step, but not within a library call."""
         started = time.monotonic()
         left = self._ends - started
         if math.isinf(left) or threading.current_thread() is not threading.main_thread():
@@ -191,7 +191,7 @@ class AdmittedOrder:
             self._refuse(allowed, "max_steps", f"the order is for {steps:,}")
 
     def admit_upload(self, number: int, *, now: bool = True) -> None:
-        """Refuse to send so many bytes; not ``now``: a later order sends them."""
+        """Refuse to send too many bytes; ``now=False``: a later order will send them."""
         self._size(self._moved + number)
         self._day(number if now else 0, ahead=0 if now else number)
 

@@ -37,13 +37,13 @@ class AppJob(Job):
     """A job whose clients report their number of examples with their first answer."""
 
     known: NDArray[np.int64]
-    """Per client; 0: it has not answered yet."""
+    """Number of examples per client; 0: the client has not answered yet."""
     are_claims: bool = True
-    """The numbers are self-reported; their weights are capped."""
+    """Whether the numbers are self-reported; their weights are then capped."""
 
     @property
     def num_examples(self) -> NDArray[np.int64]:
-        """For a client that has not answered yet: the mean of the others."""
+        """Examples per client; for a client that has not answered yet, the mean of the others."""
         known = self.known[self.known > 0]
         mean = round(float(np.minimum(known, self._most).mean())) if len(known) else 1
         return np.where(self.known > 0, self.known, mean)
@@ -67,15 +67,15 @@ class AppJob(Job):
 
 @dataclass(frozen=True, eq=False)
 class AppSettings:
-    """What the functions of the user's app receive, as from Flower's strategies."""
+    """Settings of the user's app, as Flower's strategies pass them to its functions."""
 
     initial: ArrayRecord
-    """All tensors of the model; the trained ones are replaced by the run's."""
+    """All tensors of the model; the run replaces the trained ones."""
     train_config: ConfigRecord
     evaluate_config: ConfigRecord
     evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
     evaluate_on_nodes: bool
-    """Call the app's ``@app.evaluate()``."""
+    """Whether to call the app's ``@app.evaluate()``."""
     max_examples: int
     """Largest number of examples that a client may report."""
 
@@ -95,12 +95,12 @@ class AppEngine(FlowerEngine):
         """Examples and metrics of the clients that trained in this round."""
         self.node_metrics: dict[int, dict[str, float]] = {}
         self.server_metrics: dict[int, MetricRecord] = {}
-        """By the number of the round, from 1."""
+        """Metrics of ``evaluate_fn`` by the number of the round, from 1."""
         self._evaluated: dict[int, tuple[int, Mapping[str, float]]] = {}
         """Examples and metrics of the clients that evaluated the model last."""
 
     def check_hello(self, hello: HelloAnswer) -> None:
-        """Apps know neither their number of examples nor the layers before they train."""
+        """Refuse nodes of deployments: an app knows examples and layers only once it trains."""
         if hello.layers is not None or hello.num_examples is not None:
             raise UpdateError("it is not an app for FedPLT: its app is SlicesApp().")
 
@@ -123,7 +123,7 @@ class AppEngine(FlowerEngine):
         return result
 
     def check_examples(self, found: Any) -> None:
-        """A client's first number of examples is bounded, and must not change later."""
+        """Refuse too large a number of examples, or one that has changed since the first reply."""
         if self.job.known[found.client]:
             super().check_examples(found)
         elif found.num_examples > self.settings.max_examples:

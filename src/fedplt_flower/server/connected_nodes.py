@@ -18,18 +18,18 @@ PAUSE = 1.0
 MAX_SKIPPED = 32
 """An unresponsive node is asked again after at most this many rounds."""
 Registered = Callable[[], Mapping[int, int]]
-"""The client of each registered node, by node id: what the server knows from their keys."""
+"""Returns the client of each registered node, by node id, from the nodes' keys."""
 
 
 class ConnectedNodes:
     """Nodes report which client they are; the server refuses a second claim to the same client.
 
     ``check`` refuses a client by raising. With node authentication a node's id belongs to its key.
-    With ``registered``, the key determines the client. With ``pin``, a client stays with its first
+    With ``registered``, the key determines the client. With ``pin``, a client belongs to its first
     node, even while that node is away.
 
-    A node that gives no answer before a deadline is asked less and less often: in the next round,
-    then after 2, 4, ... rounds, at most :data:`MAX_SKIPPED`, until it answers.
+    A node that misses a deadline is asked less and less often until it answers: in the next round,
+    then after 2, 4, ... rounds, at most :data:`MAX_SKIPPED`.
     """
 
     hello_seconds = HELLO_SECONDS
@@ -49,15 +49,15 @@ class ConnectedNodes:
         self.turn = 0
         """Number of started rounds, including repeated ones."""
         self._timeouts: dict[int, tuple[int, int]] = {}
-        """By node: its number of consecutive timeouts, and the turn in which it is asked again."""
+        """Node -> its number of consecutive timeouts, and the turn in which it is asked again."""
         self.node_of: dict[int, int] = {}
         self.pinned: dict[int, int] = {}
         self.hellos: dict[int, HelloAnswer] = {}
-        """By client."""
+        """The answer of each client when it joined."""
         self._greeted: set[int] = set()
 
     def wait(self, least: int, seconds: float) -> None:
-        """Wait for so many clients; :class:`RunError` if they do not join."""
+        """Wait for ``least`` clients; :class:`RunError` if they do not join."""
         if not self.gather(least, seconds):
             raise RunError(
                 f"{len(self.node_of)} of at least {least} clients joined within {seconds:g} s "
@@ -65,14 +65,14 @@ class ConnectedNodes:
             )
 
     def gather(self, least: int, seconds: float) -> bool:
-        """Wait at most ``seconds`` for so many clients; return whether they have joined."""
+        """Wait at most ``seconds`` for ``least`` clients; return whether they have joined."""
         return self.until(lambda: len(self.node_of) >= least, seconds)
 
     def until(self, ready: Callable[[], bool], seconds: float) -> bool:
-        """Greet nodes for at most ``seconds``, until ``ready``; return whether it is."""
+        """Greet nodes for at most ``seconds``, until ``ready()``; return its last value."""
         ends = time.monotonic() + seconds
         while True:
-            # While clients are missing, there is time to ask unresponsive nodes, too.
+            # The round waits anyway, so also ask unresponsive nodes.
             self.refresh(all_nodes=not ready())
             if ready():
                 return True
@@ -85,7 +85,7 @@ class ConnectedNodes:
     def refresh(self, *, all_nodes: bool = False) -> None:
         """Greet new nodes and forget those that left.
 
-        ``all_nodes``: greet unresponsive ones although it is not their turn.
+        ``all_nodes``: also greet unresponsive nodes whose turn has not come.
         """
         there = set(self.wire.nodes())
         self._greeted &= there
@@ -102,7 +102,7 @@ class ConnectedNodes:
         orders = {node: Order(node, HELLO, {}) for node in new}
         answers = exchange(self.wire, orders, self.hello_seconds, self.stop)
         self.note(answers)
-        # A node whose answer is an error may be starting: it is greeted again.
+        # A node that answers with an error may still be starting: greet it again.
         self._greeted |= {node for node, answer in answers.items() if answer.error is None}
         _, refused = read_each(answers, lambda node, answer: self._admit(node, answer, clients))
         for node, why in refused.items():
@@ -148,7 +148,7 @@ def announcements(
     devices: bool,
     registered: Registered | None = None,
 ) -> list[HelloAnswer]:
-    """What each client reports when it joins; waits until all have reported what is needed."""
+    """The clients' first answers; waits until all have reported what the plan needs."""
     found: dict[int, HelloAnswer] = {}
 
     def check(hello: HelloAnswer) -> None:

@@ -55,19 +55,19 @@ from fedplt_flower.server.wire import Answer, Order, Wire, exchange
 
 Found = TypeVar("Found")
 Records = Mapping[str, ArrayRecord | ConfigRecord]
-"""Further records of an order, for the functions of a user's app."""
+"""Extra Flower records of an order, for the functions of a user's app."""
 
 
 class FlowerEngine:
     """Orders nodes to train and to evaluate, and validates their answers.
 
-    Answers of every kind are read by :func:`fedplt.server.read_each`: a client that fails, is late,
-    or whose answer cannot be read is left out of the round; ``failures`` has the reason. Local
-    states stay in files on the nodes; the server stores only their rounds.
+    :func:`fedplt.server.read_each` reads all answers. A client that fails, is late, or sends an
+    unreadable answer is left out of the round; ``failures`` has the reason. Local states stay in
+    files on the nodes; the server stores only their rounds.
     """
 
     sends_layers = False
-    """Orders to train contain the layers of the model, for clients that do not find them."""
+    """Whether orders to train contain the model's layers, for clients that cannot find them."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class FlowerEngine:
         }
 
     def check_hello(self, hello: HelloAnswer) -> None:
-        """Refuse a node with another model, or other data, than the server plans for."""
+        """Refuse a node whose model or data differs from what the server plans for."""
         layers, fleet = self.job.layers.fingerprint, self.job.config.fleet
         if hello.layers != layers:
             raise UpdateError(
@@ -177,7 +177,7 @@ class FlowerEngine:
         return {key: list(identity[key]) for key in ("layers", "flow")}
 
     def oldest_state_round(self, client: int) -> int:
-        """A resumed run starts at the last checkpoint or at the one before."""
+        """The oldest round that a resumed run may start from: the last checkpoint but one."""
         every = self.job.config.checkpoint_every
         return max(0, self.round // every - 1) * every - 1
 
@@ -195,7 +195,7 @@ class FlowerEngine:
         )
 
     def check_examples(self, found: Any) -> None:
-        """Refuse another number of examples than is known."""
+        """Refuse a number of examples that differs from the known one."""
         expected = int(self.job.num_examples[found.client])
         if found.num_examples != expected:
             raise UpdateError(f"it has {found.num_examples} examples; {expected} are known.")
@@ -237,9 +237,9 @@ class FlowerEngine:
         return update
 
     def _checked(self, client: int, upload: NDArray[Any]) -> ClientUpdate:
-        """The norms by which the client was sampled must be those of its upload.
+        """Check that the norms by which the client was sampled are those of its upload.
 
-        A rounded update has another norm; clients are then not sampled by norms.
+        Rounded updates have other norms, but they are never combined with sampling by norms.
         """
         assignment, result = self._assignments[client], self._results[client]
         up, values = self.job.config.messages.up, upload
@@ -262,7 +262,7 @@ class FlowerEngine:
         take_answer: Callable[[int, Answer], Found],
         records: Records,
     ) -> dict[int, Found]:
-        """Send orders; return what ``take_answer`` makes of the answers. Others are failures."""
+        """Send orders; return ``take_answer(client, answer)`` of each. Others are failures."""
         if not orders:
             return {}
         self.nodes.refresh()
@@ -293,7 +293,7 @@ class FlowerEngine:
         return found
 
     def evaluate(self, part: str, state: Tensor) -> Evaluation:
-        """In this process, in the same chunks as in the simulator."""
+        """Evaluate in this process, in the same chunks as the simulator."""
         job, (model, bound) = self.job, self._server_model
         samples = job.test if part == "test" else job.validation
         assert samples is not None
@@ -323,7 +323,7 @@ class FlowerEngine:
     def evaluate_clients(
         self, part: str, state: Tensor, clients: Sequence[int]
     ) -> dict[int, Evaluation]:
-        """Each client evaluates the model with its local state."""
+        """Let each client evaluate the model with its local state."""
         arrays, records = self.evaluate_contents(state)
         orders: dict[int, tuple[Strict, Arrays]] = {}
         for client in clients:
@@ -336,11 +336,11 @@ class FlowerEngine:
         return self.ask(EVALUATE, orders, self.take_evaluation, records)
 
     def evaluate_contents(self, state: Tensor) -> tuple[Arrays, Records]:
-        """What an order to evaluate sends."""
+        """The arrays and records of an order to evaluate."""
         return {"state": state.numpy()}, {}
 
     def take_evaluation(self, client: int, answer: Answer) -> Evaluation:
-        """Refuse sums that cannot be those of the metric."""
+        """Read an evaluation; refuse sums that are impossible for the metric."""
         found = read(EvaluateAnswer, answer.header)
         self._refuse_other(client, found)
         self.check_examples(found)

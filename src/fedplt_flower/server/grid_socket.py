@@ -1,7 +1,7 @@
-"""Flower's grid over a local socket: a simulation's round loop is not in Flower's server process.
+"""Flower's grid over a local socket, for a simulation.
 
-Flower gives its grid only to a server app, in a process that it starts. The round loop runs in the
-user's process and sends orders over the socket; the server app passes them on to the grid and sends
+Only a server app, in a process that Flower starts, gets Flower's grid. The round loop runs in the
+user's process and sends orders over the socket; the server app forwards them to the grid and sends
 the answers back. Frames are safetensors; nothing is pickled.
 """
 
@@ -23,13 +23,13 @@ from fedplt_flower.server.wire import Answer, Order, Wire
 
 CONNECT_SECONDS = 10.0
 VALUE = "frame.value"
-"""The array of a frame with its JSON value, beside the arrays of an order or answer."""
+"""Name of the array in a frame that holds its JSON value."""
 
 
 class FramedSocket:
     """A connected socket for frames of a JSON value and arrays.
 
-    A call is one frame; its answer is the number of further frames, and these.
+    A call is one frame. Its answer is a frame with a number, then this number of frames.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -107,7 +107,7 @@ class SocketWire:
             raise RunError(f"Flower's server app has ended ({error}).") from error
 
     def close(self) -> None:
-        """The server app ends when the connection is closed."""
+        """Close the connection, which also ends the server app."""
         if self._peer is not None:
             self._peer.close()
             self._peer = None
@@ -119,7 +119,7 @@ def serve_grid(wire: Wire, address: str) -> None:
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(CONNECT_SECONDS)
     connection.connect(address)
-    connection.settimeout(None)  # the round loop ends this process when it ends
+    connection.settimeout(None)  # closing the connection ends this process
     peer = FramedSocket(connection)
     while True:
         try:

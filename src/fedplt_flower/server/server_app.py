@@ -1,4 +1,4 @@
-"""Flower's server apps: of a deployment, and of the simulation that ``fedplt run`` starts."""
+"""Server apps for Flower: for a deployment, and for the simulation of ``fedplt run``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fedplt_flower.server.wire import GridWire, Wire
 
 _log = logging.getLogger("flwr")
 STOP_SECONDS = 10.0
-"""A run that waits for the SuperLink is interrupted so long after it should have stopped."""
+"""Seconds after a stop request until a run that still waits for the SuperLink is interrupted."""
 
 
 def simulation_app(address: str) -> ServerApp:
@@ -63,20 +63,20 @@ def server_app() -> ServerApp:
         try:
             run_on(wire, context.run_config, wire.keys)
         except KeyboardInterrupt as error:
-            # Flower reports an Exception to the SuperLink; this one would end it silently.
+            # Flower reports an Exception to the SuperLink, but not a KeyboardInterrupt.
             raise RunError(f"{error or 'stopped'} start-run.sh continues the run.") from error
 
     return app
 
 
 Keys = Callable[[], Mapping[int, bytes]]
-"""The public keys of the connected nodes, by node."""
+"""Returns the public key of each connected node, by node id."""
 
 
 def run_on(wire: Wire, settings: Any, keys: Keys | None = None) -> None:
     """Start or continue the run that the settings name.
 
-    In a deployment of ``fedplt deploy init``, a node's key determines its client.
+    In a deployment made by ``fedplt deploy init``, a node's key determines its client.
     """
     config, out = (_path(settings, key) for key in ("config", "out"))
     search_also(str(config.parent))  # for modules that the configuration names
@@ -110,7 +110,7 @@ def run_on(wire: Wire, settings: Any, keys: Keys | None = None) -> None:
 
 
 def _interrupt_late(stop: Callable[[], bool], ended: threading.Event) -> None:
-    """Interrupt a run that does not stop: Flower's calls wait for a SuperLink for ever.
+    """Interrupt a run that does not stop, since Flower's calls wait forever for a SuperLink.
 
     All rounds before the current one are saved, and the run's lock is released.
     """
@@ -125,7 +125,7 @@ def _interrupt_late(stop: Callable[[], bool], ended: threading.Event) -> None:
 def _with_reported(
     config: RunConfig, examples: list[int] | None, devices: list[AnnouncedDevice] | None
 ) -> RunConfig:
-    """The configuration with values that the nodes reported, where it lacks them."""
+    """The configuration, with missing values filled in from the nodes' reports."""
     if config.data.name == ON_NODES and config.clients.num_examples is None and examples:
         config = with_claims(config, examples)
     if _lacks_devices(config):
@@ -173,7 +173,7 @@ def registered_clients(folder: Path, keys: Keys) -> Registered | None:
 
 
 def _job(wire: Wire, config: RunConfig, registered: Registered | None) -> Job:
-    """Ask the nodes for values that the plan needs; the run's configuration stores them."""
+    """Ask the nodes for values that the plan needs, and store them in the configuration."""
     examples = config.data.name == ON_NODES and config.clients.num_examples is None
     devices = _lacks_devices(config)
     if examples or devices:

@@ -27,16 +27,16 @@ from fedplt_flower.server.engine import FlowerEngine
 from fedplt_flower.server.grid_socket import SocketWire
 
 START_SECONDS = 600.0
-"""Flower and Ray start within seconds, unless the machine has much else to do."""
+"""Flower and Ray start within seconds, unless the machine is busy."""
 RESTORED = 2**30
-"""The round in the names of local state files that come from a checkpoint."""
+"""Stands for the round in the names of local state files restored from a checkpoint."""
 APP = "fedplt-simulation"
 ORDERS_PER_WORKER = 5
-"""Unanswered orders, each with a copy of the model: Flower looks for new ones every 0.1 seconds."""
+"""Unanswered orders per worker; several, as Flower polls for new ones only every 0.1 seconds."""
 
 
 class FlowerSimulation(FlowerEngine):
-    """Starts a SuperLink with Flower's simulation on a free port, for this run alone."""
+    """Starts a SuperLink with Flower's simulation on a free port, for this run only."""
 
     def __init__(self, job: Job, stop: Callable[[], bool] = lambda: False) -> None:
         if FROM_PYTHON in (job.config.model.name, job.config.data.name):

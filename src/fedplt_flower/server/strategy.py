@@ -42,9 +42,9 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 class FedPLT(Strategy):
     """A strategy of Flower in which every client trains a slice of the model.
 
-    Replace ``FedAvg(...)`` by it; the clients' app is :class:`SlicesApp` with :func:`train_slices`.
-    :meth:`start` runs fedplt's rounds, so that all its methods and samplers work, including those
-    with two phases.
+    Use it instead of ``FedAvg(...)``; the clients' app is :class:`SlicesApp` with
+    :func:`train_slices`. :meth:`start` runs fedplt's round loop, so all methods and samplers work,
+    including samplers that need two phases (train, then upload).
 
     Args:
         model: the server's model; its values are replaced by ``initial_arrays``.
@@ -57,21 +57,21 @@ class FedPLT(Strategy):
             "scaler": "normed"}``.
         sampling, server, privacy, cut: sections of a run configuration, as dictionaries (``cut``:
             keys of ``[model]`` such as ``never``).
-        metric: which of the app's metrics is the score in records and reports, by its last word:
+        metric: the app's metric that is the score in records and reports, by its last word:
             ``"accuracy"`` (also ``eval_acc``), ``"rmse"``, ``"f1"`` ..., or a
-            :class:`fedplt.MetricInfo` for one of another name.
-        seed: of the plan and of the sampling of clients.
+            :class:`fedplt.MetricInfo` for a metric with another name.
+        seed: seed of the plan and of the sampling of clients.
         out: a run folder (records, checkpoints, final model), in which a stopped run is continued;
             None: nothing on disk.
-        min_clients: the run starts when so many clients have joined, and a round with fewer
-            updates is repeated; default: all must join, and any number makes a round.
+        min_clients: the run starts when this many clients have joined, and a round with fewer
+            updates is repeated; default: all must join, and a round needs only one update.
         num_examples: one per client, if the server knows them; default: each client reports its
             number in the first reply. It must not change, and is capped at ten times the median.
         max_examples: a client that reports more is refused.
         evaluate_on_nodes: call the clients' ``@app.evaluate()`` after a round.
         evaluate_every: rounds between evaluations.
-        pin_nodes: with node authentication: a client stays with its first node.
-        name, checkpoint_every: as in a run configuration.
+        pin_nodes: with node authentication, a client belongs to its first node.
+        name, checkpoint_every: see the run configuration.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class FedPLT(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Run all rounds, as the strategies of Flower do.
+        """Run all rounds, like the strategies of Flower.
 
         A client that fails, or has not answered after ``timeout`` seconds, is left out of the
         round.
@@ -272,7 +272,7 @@ def _ratio_list(
 
 
 def _metric_of(given: str | MetricInfo) -> Metric:
-    """The metric to find among the app's metrics."""
+    """The metric to look for among the app's metrics."""
     if isinstance(given, Metric):
         return given
     if isinstance(given, MetricInfo):

@@ -1,4 +1,4 @@
-"""How the server sends orders to nodes and waits for their answers, through Flower's grid."""
+"""Send orders to nodes through Flower's grid, and wait for their answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedplt_flower.records import HEADER, MAX_ANSWER_HEADER, Arrays, from_record
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two polls for answers; short at first, since simulated clients are fast."""
 SLOW_POLL_SECONDS = 3.0
-"""A poll takes milliseconds, unless the SuperLink is away."""
+"""A poll takes milliseconds, unless the SuperLink is unreachable."""
 SLOW_BYTES_PER_SECOND = 1e6
-"""The SuperLink, mostly on the same machine, delivers answers faster than this."""
+"""The SuperLink, usually on the same machine, delivers answers faster than this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Order:
     header: Mapping[str, Any]
     arrays: Arrays = field(default_factory=dict)
     records: Mapping[str, ArrayRecord | ConfigRecord] = field(default_factory=dict)
-    """Further records, for the functions of a user's app."""
+    """Extra records, for the functions of a user's app."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Wire(Protocol):
     """Carries orders to nodes, and their answers back."""
 
     max_in_flight: int | None
-    """Largest number of unanswered orders; None: all of a round."""
+    """Largest number of unanswered orders at a time; None: all orders of a round."""
     interruptions: int
     """How often the connection was interrupted; orders and answers may have been lost."""
 
@@ -60,7 +60,7 @@ class Wire(Protocol):
         """Send orders that expire after ``seconds``; return an id for each."""
 
     def pull(self, ids: Iterable[str]) -> dict[str, Answer]:
-        """The answers that have arrived, by id of their order; does not wait for others."""
+        """The answers that have arrived, by order id; does not wait for others."""
 
     def close(self) -> None: ...
 
@@ -68,11 +68,11 @@ class Wire(Protocol):
 def exchange(
     wire: Wire, orders: Mapping[int, Order], seconds: float, stop: Callable[[], bool]
 ) -> dict[int, Answer]:
-    """Send orders and wait at most ``seconds`` for the answers, which have the orders' keys.
+    """Send orders and wait at most ``seconds``; return the answers by the keys of their orders.
 
-    An order without an answer gets one with an error. At most ``wire.max_in_flight`` orders are
-    unanswered at once: each holds a copy of the model. After an interruption, unanswered orders are
-    sent again: a node that gets an order twice computes the same, and one answer counts.
+    A missing answer becomes one with an error. At most ``wire.max_in_flight`` orders are unanswered
+    at a time: each holds a copy of the model. After an interruption, unanswered orders are sent
+    again: a node that gets an order twice computes the same, and one answer counts.
     """
     ends = time.monotonic() + seconds
     waiting = list(orders)
@@ -81,7 +81,7 @@ def exchange(
     pause, interruptions = FIRST_PAUSE, wire.interruptions
 
     def send(keys: list[int]) -> list[int]:
-        """Send these orders; return those that cannot be sent."""
+        """Send these orders; return the keys of orders that cannot be sent."""
         ids = wire.push([orders[key] for key in keys], left)
         pending.update({name: key for name, key in zip(ids, keys, strict=True) if name})
         return [key for name, key in zip(ids, keys, strict=True) if not name]
@@ -146,9 +146,9 @@ class GridWire:
             try:
                 return self._pull(ids)
             except Exception:
-                self.grid.get_node_ids()  # raises if it was the SuperLink that failed
-            # Flower cannot unpack one of the replies, and drops the others of this call with it.
-            # Their orders are sent again, and replies are pulled one by one from now on.
+                self.grid.get_node_ids()  # raises if the SuperLink failed
+            # Flower cannot unpack one of the replies, and then drops all replies of this call.
+            # Send their orders again, and pull replies one by one from now on.
             self._one_by_one = True
             self.interruptions += 1
             return {}
@@ -175,9 +175,9 @@ class GridWire:
 
 
 def answer_of(reply: Message) -> Answer:
-    """A node's reply; one that cannot be read is an answer with an error.
+    """A node's reply as an answer; an unreadable reply becomes an answer with an error.
 
-    The reply of a user's ``@app.evaluate()`` has no header: its metrics become one.
+    The reply of a user's ``@app.evaluate()`` has no header: one is made from its metrics.
     """
     try:
         if reply.has_error():

@@ -1,1 +1,1 @@
-"""The self-check: does partial training compute the right numbers for this model?"""
+"""The self-check: is partial training correct for this model?"""

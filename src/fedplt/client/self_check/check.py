@@ -2,10 +2,10 @@
 
     print(fedplt.check(model, example, loss))
 
-For one client of each kind, a step on the user's batch is compared tensor by tensor, in float64
-where the model allows, with the gradients of the whole model. Untrained values must keep their
-bits, and buffers must change as in full training. Clients that hold sub-models are compared with
-the whole model with zeros for what they do not hold (:mod:`fedplt.client.self_check.submodels`).
+For one client of each kind, a step on the user's batch is compared with the gradients of the whole
+model, tensor by tensor, in float64 where the model allows. Untrained values must keep their bits,
+and buffers must change as in full training. A sub-model is compared with the whole model whose
+other units are set to zero (:mod:`fedplt.client.self_check.submodels`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from fedplt.planning import (
 RATIOS = (1.0, 0.3, 0.1)
 MAX_KINDS = 8
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3}
-"""Relative to the largest gradient; rounding errors are far smaller."""
+"""Allowed difference, relative to the largest gradient; rounding errors are far smaller."""
 Verdict = Literal["right", "wrong", "not decided"]
 
 
@@ -56,11 +56,11 @@ class CheckReport:
     dtype: torch.dtype
     differences: tuple[Difference, ...]
     undecided: tuple[str, ...] = ()
-    """Why something could not be compared."""
+    """Reasons why something could not be compared."""
     left_out: int = 0
-    """Kinds of clients beyond those that were compared."""
+    """Number of kinds of clients that were not compared."""
     has_submodels: bool = False
-    """Some clients hold sub-models; they were compared with a partly zeroed whole model."""
+    """Whether some clients hold sub-models, compared with a partly zeroed whole model."""
 
     def __repr__(self) -> str:
         number = len({entry.tensor for entry in self.differences})
@@ -120,7 +120,7 @@ class CheckReport:
 
 
 def refuse_wrong(report: CheckReport) -> None:
-    """Raise :class:`CutError` where partial training would be wrong."""
+    """Raise :class:`CutError` if partial training would be wrong."""
     if report.wrong:
         name = report.wrong[0].tensor
         raise CutError(
@@ -146,9 +146,9 @@ def check(
         model: any torch module that :func:`fedplt.cut` can cut.
         example: a batch of inputs.
         loss: a scalar from the model's outputs (default: a fixed weighted sum of them).
-        ratios: the clients to compare, without a plan.
+        ratios: ratios of the clients to compare, if there is no plan.
         plan: a plan for this model; one client of each of at most eight kinds is compared.
-        recipe: the plan's; its scaler divides the activations of sub-models.
+        recipe: the plan's recipe; its scaler divides the activations of sub-models.
     """
     if plan is None:
         plan = make_plan(cut(model, example), list(ratios))
@@ -165,7 +165,7 @@ def check_assignments(
     assignments: Sequence[Assignment],
     recipe: LocalRecipe,
 ) -> CheckReport:
-    """:func:`check` for these clients, without a plan."""
+    """:func:`check` for these assignments, without a plan."""
     try:
         prepared, inputs, dtype = _in_float64(model, example, loss)
     except Exception as error:  # the user's model may raise anything when it is copied
@@ -182,7 +182,7 @@ def check_assignments(
 
 
 def _kinds(plan: Plan) -> tuple[list[int], int]:
-    """One client of each kind, by falling ratio, and how many kinds are left out.
+    """One client of each kind, in descending order of ratio, and the number of kinds left out.
 
     At most ``MAX_KINDS``, spread over all ratios.
     """
@@ -194,7 +194,7 @@ def _kinds(plan: Plan) -> tuple[list[int], int]:
 
 
 def _in_float64(model: nn.Module, example: Any, loss: LossOf) -> tuple[nn.Module, Any, torch.dtype]:
-    """A copy of the model in float64, if it and the loss run in it; else in its own type."""
+    """A copy of the model in float64, if model and loss support it; else in the model's type."""
     inputs = map_tensors(example, lambda t: t.double() if t.is_floating_point() else t)
     doubled = copy_model(model).double()
     try:
@@ -216,7 +216,7 @@ class _Comparison:
 
     @cached_property
     def _reference(self) -> ReferenceStep:
-        """For all clients that hold the whole model."""
+        """The reference for all clients that hold the whole model."""
         return reference_step(copy_model(self.model), self.inputs, self.loss)
 
     @cached_property
@@ -239,7 +239,7 @@ class _Comparison:
 
 
 def _weighted_sum(outputs: Any) -> Tensor:
-    """A loss that depends on every output with another weight."""
+    """A loss that weights every output differently."""
     total = torch.zeros(())
     for tensor in tensors_in(outputs):
         if not tensor.is_floating_point():

@@ -20,7 +20,7 @@ from fedplt.models import call_model
 from fedplt.planning import Assignment, SliceAssignment, dotted
 
 LossOf = Callable[[Any], Tensor]
-"""A scalar from the model's outputs."""
+"""Computes a scalar from the model's outputs."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Difference:
     error: float
     """Largest difference, relative to the largest gradient of the model (or to the buffer)."""
     has_moved: bool = False
-    """Untrained values changed."""
+    """Whether untrained values changed."""
     operations: tuple[str, ...] = ()
-    """The torch functions that were called with it."""
+    """The torch functions that were called with this tensor."""
 
     def is_wrong(self, tolerance: float) -> bool:
         return self.has_moved or not self.error <= tolerance
@@ -60,7 +60,7 @@ class ReferenceStep:
     old: dict[str, Tensor]
     """Parameters and buffers before the forward pass."""
     new: dict[str, Tensor]
-    """After it: running statistics change, and a model may write to its weights."""
+    """The tensors after it: running statistics change, and a model may write to its weights."""
     gradients: dict[str, Tensor]
     buffers: frozenset[str]
     statistics: frozenset[str]
@@ -93,7 +93,7 @@ class ReferenceStep:
 
 
 def reference_step(model: nn.Module, inputs: Any, loss: LossOf) -> ReferenceStep:
-    """One forward and backward pass; only the model's own code may change parameters."""
+    """One forward and backward pass without an optimizer; the model may write to parameters."""
     old = {name: tensor.clone() for name, tensor in _tensors(model).items()}
     with_statistics = {n: m for n, m in model.named_modules() if has_running_statistics(m)}
     for module in with_statistics.values():
@@ -161,7 +161,7 @@ def differences(
             kind = notes.get(layer, layer)
             is_local = name in reference.statistics and name in assignment.local
             tensor = planned[name].tensor
-            # Statistics that stay on a client change as a whole.
+            # Statistics that stay on a client change in all channels.
             for start, stop in ((0, tensor.num_rows),) if is_local else rows.get(name, ()):
                 (mask.narrow(tensor.axis, start, stop - start) if mask.ndim else mask).fill_(True)
         wanted = torch.where(mask, reference.trained(name), reference.untrained(name))
@@ -188,7 +188,7 @@ def _gaps(one: Tensor, other: Tensor) -> Tensor:
         one, other = one.double(), other.double()
     gaps = (one - other).abs()
     if not gaps.numel() or math.isfinite(float(gaps.max())):
-        return gaps  # the rest handles non-finite values, and is slow on large models
+        return gaps  # the code below handles non-finite values, and is slow on large models
     same = (one == other) | (one.isnan() & other.isnan())
     return gaps.masked_fill(same, 0)
 

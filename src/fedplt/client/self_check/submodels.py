@@ -1,9 +1,9 @@
 """The self-check of clients that hold sub-models.
 
-A step of a sub-model is compared with one of the whole model in which every row and column that is
-not held is zero: such units output zeros, and get no gradient. That is exact where every unit is
-computed alone. Where units are mixed, as in a LayerNorm, there is no such reference; the sub-model
-is then compared with itself, trained without a block, and the report has a note.
+A step of a sub-model is compared with a step of the whole model in which all other rows and columns
+are zero: their units output zeros and get no gradient. This is exact if every unit is computed
+independently. If units are mixed, as in a LayerNorm, there is no such reference: the sub-model is
+then compared with itself, trained without a ``train_only`` block, and the report has a note.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SubmodelCheck:
                 module.p = 0.0
 
     def compare(self, assignment: SubmodelAssignment) -> tuple[list[Difference], str]:
-        """The differences, and why the whole model is no reference (empty: it is one)."""
+        """The differences, and why the whole model cannot be the reference (empty if it can)."""
         reason = self._mixing(assignment)
         if not reason:
             found, reason = self._with_whole(assignment)
@@ -94,7 +94,7 @@ class SubmodelCheck:
         return held.smaller(assignment).module.train()
 
     def _mixing(self, assignment: SubmodelAssignment) -> str:
-        """The LayerNorm over units of which some are not held, in words; else empty."""
+        """A note if a LayerNorm mixes held units with others; else empty."""
         pairs = zip(assignment.layers.tensors, assignment.on_client.layers.tensors, strict=True)
         cut = {whole.module for whole, held in pairs if held.num_rows < whole.num_rows}
         for name, module in self.model.named_modules():
@@ -133,7 +133,7 @@ def _held_part(reference: ReferenceStep, assignment: SubmodelAssignment) -> Refe
 
 
 class _HeldUnits(nn.Module):
-    """Sets channels to zero that are not held."""
+    """Sets channels that are not held to zero."""
 
     def __init__(self, mask: Tensor) -> None:
         super().__init__()

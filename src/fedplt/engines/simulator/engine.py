@@ -1,8 +1,8 @@
 """The simulator engine: worker processes on this machine.
 
 The global state and the updates are in shared memory; sockets carry only small messages. Each
-worker uses one thread. The longest tasks are sent first; results do not depend on which worker does
-what.
+worker uses one thread. The longest tasks are sent first. Results do not depend on which worker
+runs which task.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedplt.client import (
 )
 from fedplt.engines.simulator.interprocess import SharedMemory
 from fedplt.engines.simulator.pool import WorkerPool
-from fedplt.engines.simulator.worker import Work
+from fedplt.engines.simulator.worker import WorkerTask
 from fedplt.federation import Job, evaluation_chunks, most_clients
 from fedplt.fleet import available_cores
 from fedplt.planning import Assignment
@@ -38,7 +38,7 @@ from fedplt.server import Broadcast
 def default_start_method(device: str) -> str:
     """``fork`` on Linux without a GPU: workers start at once and share the data without a copy.
 
-    On other systems, and with a GPU, a fork is not safe: ``spawn``.
+    On other systems, and with a GPU, a fork is not safe: there it is ``spawn``.
     """
     return "fork" if sys.platform == "linux" and device == "cpu" else "spawn"
 
@@ -90,10 +90,10 @@ class SimulatorEngine:
                     self._results[result.client] = result
         return [self._results[client] for client in assignments]
 
-    def _work(self, what: str, method: str, *arguments: Any) -> Work:
-        return Work(self._version, what, method, arguments)
+    def _work(self, what: str, method: str, *arguments: Any) -> WorkerTask:
+        return WorkerTask(self._version, what, method, arguments)
 
-    def _train_tasks(self, round: int, clients: list[int]) -> list[Work]:
+    def _train_tasks(self, round: int, clients: list[int]) -> list[WorkerTask]:
         """Longest first, so that the workers finish at about the same time."""
         job = self.job
         work = job.num_examples[clients] * (1 + 2 * job.plan.achieved_ratios[clients])

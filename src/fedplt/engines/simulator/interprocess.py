@@ -35,9 +35,9 @@ Value = TypeVar("Value")
 class Connection:
     """One end of a socket. Messages are pickled: both ends are processes of this run.
 
-    A call that has to wait calls ``waiting`` about every 0.2 seconds, which may raise to give up.
-    So a call ends even if the other process dies or stops in the middle of a message, or if a third
-    process holds the other end open.
+    While a call waits, it calls ``waiting`` about every 0.2 seconds; ``waiting`` may raise to give
+    up. So a call ends even if the other process dies or stops in the middle of a message, or if a
+    third process holds the other end open.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -58,7 +58,7 @@ class Connection:
             try:
                 rest = rest[self._socket.send(rest) :]
             except BlockingIOError:
-                # Read as well: the other end may be waiting until we do.
+                # Read as well: the other end may wait for us to read before it does.
                 self._wait(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 self._fill()
                 waiting()
@@ -115,8 +115,8 @@ def encode(message: Any) -> bytes:
 class ThroughFile(Generic[Value]):
     """An argument of a process; a spawned process reads it from a file.
 
-    ``multiprocessing`` would write it into a pipe. If the value is larger than the pipe's buffer
-    and the worker is stopped before it reads, that waits forever.
+    ``multiprocessing`` would write it into a pipe. That write would block forever if the value is
+    larger than the pipe's buffer and the worker is stopped before it reads.
     """
 
     def __init__(self, value: Value) -> None:
@@ -143,7 +143,7 @@ class ThroughFile(Generic[Value]):
 
 @dataclass(frozen=True, eq=False)
 class SharedMemory:
-    """The global state, the updates of a round, and what some methods need in addition."""
+    """The global state, the updates of a round, and further tensors for some methods."""
 
     state: Tensor
     updates: Tensor
@@ -151,7 +151,7 @@ class SharedMemory:
     local: Tensor | None
     """State that clients never upload, (clients, values)."""
     trained_local: Tensor | None
-    """The same after the current round; copied into ``local`` when the round is committed."""
+    """``local`` after the current round; copied into it when the round is committed."""
 
     @classmethod
     def make(cls, job: Job) -> SharedMemory:
@@ -173,7 +173,7 @@ class SharedMemory:
 
 
 def _refuse_too_much(num_bytes: int, folder: str = SHARED_FOLDER) -> None:
-    """Without this check, a write beyond the free shared memory kills the process (SIGBUS)."""
+    """Refuse a job that needs more shared memory than is free: writing would kill it (SIGBUS)."""
     try:
         found = os.statvfs(folder)
     except OSError:  # another system

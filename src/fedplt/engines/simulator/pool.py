@@ -1,7 +1,7 @@
 """The worker processes: sends them tasks, and replaces a worker that dies.
 
-A task writes to shared memory only, and a repeated task writes all of it again. So a replaced
-worker changes no bit, whenever the other one died.
+A task writes to shared memory only, and a repeated task overwrites all of it. So a replacement
+gives the same bits, at whatever point the worker died.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from fedplt.engines.simulator.interprocess import (
     ThroughFile,
     encode,
 )
-from fedplt.engines.simulator.worker import Failure, Work, worker_main
+from fedplt.engines.simulator.worker import Failure, WorkerTask, worker_main
 from fedplt.errors import DataError, RunError
 from fedplt.federation import Interrupted, Job
 
 EXIT_SECONDS = 1.0
-"""How long a worker may take from closing its connection to its end."""
+"""Seconds that a worker may take to exit after it has closed its connection."""
 KILL_SECONDS = 5.0
-"""How long killed workers may take to end."""
+"""Seconds that killed workers may take to exit."""
 MOST_DEATHS = 3
-"""The run ends when so many workers have died at the same task."""
+"""The run ends when this many workers have died at the same task."""
 QUEUED_PER_WORKER = 2  # one running, one waiting: no worker waits for a message
 HINT = "out of memory? Fewer workers (engine.workers; in a comparison, --processes) need less."
 SPAWNED = (
@@ -50,13 +50,13 @@ SPAWNED = (
 class _Worker:
     process: multiprocessing.process.BaseProcess
     connection: Connection
-    tasks: deque[Work] = field(default_factory=deque)
-    """Sent and not yet answered; answers come in this order."""
+    tasks: deque[WorkerTask] = field(default_factory=deque)
+    """Tasks that were sent and not yet answered; answers come in this order."""
     answered: bool = False
     last_sign: float = 0.0
-    """When it last answered, or got a task while it had none."""
+    """Time of its last answer, or of its first task after being idle."""
     abandoned: bool = False
-    """Killed: its results are discarded."""
+    """Whether it is being killed: its results are discarded."""
 
     def fileno(self) -> int:
         return self.connection.fileno()
@@ -72,7 +72,7 @@ class WorkerPool:
         self.job, self.shared, self.method, self.stop = job, shared, start_method, stop
         self.timeout = job.config.engine.timeout_seconds
         self._workers: list[_Worker] = []
-        self._deaths: Counter[Work] = Counter()
+        self._deaths: Counter[WorkerTask] = Counter()
         self._looked = 0.0
         try:
             for index in range(number):
@@ -85,7 +85,7 @@ class WorkerPool:
     def processes(self) -> list[multiprocessing.process.BaseProcess]:
         return [worker.process for worker in self._workers]
 
-    def do(self, tasks: Sequence[Work]) -> Iterator[tuple[Work, Any]]:
+    def do(self, tasks: Sequence[WorkerTask]) -> Iterator[tuple[WorkerTask, Any]]:
         """Send tasks to the workers; yield (task, answer) as answers arrive."""
         todo: deque[Any] = deque(tasks)
         self._deaths.clear()
@@ -108,7 +108,7 @@ class WorkerPool:
             return
         worker = self._workers[index]
         if not worker.tasks:
-            if not worker.process.is_alive():  # it had nothing to do: no task is to blame
+            if not worker.process.is_alive():  # it died idle: no task is to blame
                 self._replace(index, todo)
                 worker = self._workers[index]
             worker.last_sign = time.monotonic()
@@ -116,7 +116,7 @@ class WorkerPool:
         worker.tasks.append(task)
         try:
             worker.connection.send(encode(task), lambda: self._waiting(worker))
-        except OSError:  # what it answered before it died can still be read
+        except OSError:  # the worker died; its earlier answers can still be read
             self._end([worker])
 
     def _waiting(self, worker: _Worker) -> None:
@@ -143,7 +143,7 @@ class WorkerPool:
             yield task, answer
 
     def _look(self, todo: deque[Any]) -> None:
-        """Notice workers that died though their socket is still open, or that do not answer."""
+        """Detect workers that do not answer, or that died while their socket is still open."""
         self._looked = time.monotonic()
         for index, worker in enumerate(list(self._workers)):
             if not worker.tasks or _ready([worker], 0):  # its answers are read first
@@ -154,7 +154,7 @@ class WorkerPool:
                 self._check_deadline(worker)
 
     def _abandon(self) -> None:
-        """End the workers with unanswered tasks, if any: an error or the user stopped the rest."""
+        """Kill workers with unanswered tasks, after an error or a stop by the user."""
         busy = [worker for worker in self._workers if worker.tasks]
         self._end(busy)
         for worker in busy:
@@ -181,7 +181,7 @@ class WorkerPool:
     def _replace(self, index: int, todo: deque[Any]) -> None:
         """Start another worker in place of a dead one; its tasks come first in ``todo``."""
         worker = self._workers[index]
-        _joined([worker.process], EXIT_SECONDS)  # or we would hide its exit code
+        _joined([worker.process], EXIT_SECONDS)  # wait for its exit code
         self._end([worker])
         name, code = worker.process.name, worker.process.exitcode or 0
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
@@ -232,7 +232,7 @@ class WorkerPool:
 
     @staticmethod
     def _end(workers: Sequence[_Worker]) -> None:
-        """Kill these workers: they have nothing to save, and may ignore anything milder."""
+        """Kill these workers: they have nothing to save, and ignore SIGTERM."""
         processes = [worker.process for worker in workers]
         for process in processes:
             process.kill()

@@ -27,13 +27,13 @@ PARENT_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkerTask:
     """A call of one of the worker's methods."""
 
     version: int
-    """Of the global state."""
+    """The version of the global state that the task uses."""
     what: str
-    """For messages."""
+    """The task's name in messages."""
     method: str
     arguments: tuple[Any, ...]
 
@@ -44,7 +44,7 @@ class Failure:
 
     reason: str
     traceback: str
-    """Empty for an error whose message is enough."""
+    """The traceback; empty if the error's message is enough."""
     about_data: bool = False
 
 
@@ -62,7 +62,7 @@ class Worker:
         )
         self.version = -1
 
-    def do(self, task: Work) -> Any:
+    def do(self, task: WorkerTask) -> Any:
         if task.version != self.version:  # the server has a new global state
             self.trainer.refresh()
             self.version = task.version
@@ -81,7 +81,7 @@ class Worker:
             self.trainer.reset_buffers(warn=False)
 
     def train(self, round: int, client: int, place: int) -> ClientResult:
-        """Train a client; its update goes into the shared array, from ``place`` on."""
+        """Train a client; its update is written to the shared array, starting at ``place``."""
         job, shared = self.job, self.shared
         assignment, weights = job.plan.in_round(round)[client], shared.block_weights
         order = TrainOrder(
@@ -111,9 +111,9 @@ class Worker:
 
 
 def _leave_shared_memory(model: nn.Module) -> None:
-    """A spawned worker gets the model's tensors in memory that it shares with all others.
+    """Copy the model's tensors, which spawned workers get in shared memory.
 
-    Counters of batches change in training: each worker needs its own.
+    ``num_batches_tracked`` changes in training, so each worker needs its own copy.
     """
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.is_shared():
@@ -123,10 +123,10 @@ def _leave_shared_memory(model: nn.Module) -> None:
 def worker_main(
     end: socket.socket, job: ThroughFile[Job], shared: SharedMemory, parent: int
 ) -> None:
-    """Answer tasks until the parent process ends this one, or ends itself."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or a scheduler sends them to all:
+    """Answer tasks until the parent process kills this one, or exits itself."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # terminals and schedulers signal all processes:
         signal.signal(number, signal.SIG_IGN)  # the parent saves the run, then ends its workers
-    torch.set_num_threads(1)  # two threads become very slow when anything else needs a core
+    torch.set_num_threads(1)  # more threads are very slow when other processes need a core
     keep_freed_memory()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     connection, worker = Connection(end), Worker(job.value, shared)
@@ -146,7 +146,7 @@ def worker_main(
 
 
 def _end_with(parent: int) -> None:
-    """End this process soon after its parent, also if it waits or is in a long task."""
+    """Exit soon after the parent process does, even while waiting or in a long task."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK_SECONDS)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""What ``fedplt.train`` was given, as sections of a configuration; wrong types are refused."""
+"""Turn the arguments of ``fedplt.train`` into sections of a configuration; refuse wrong types."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _plain(key: str, value: Any) -> Any:
 
 
 def method_section(method: str | type[Method] | Values) -> Values:
-    """The section ``[method]``; a name or a class stands for the method without options."""
+    """The section ``[method]``; a name or a class means the method without options."""
     named = isinstance(method, (str, type))
     return values_of("method", {"name": method} if named else method)  # type: ignore[arg-type]
 

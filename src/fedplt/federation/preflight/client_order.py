@@ -22,11 +22,11 @@ MAX_BATCH = 64
 
 
 def refuse_order(job: Job) -> None:
-    """Train two clients for a step in both orders, and refuse a model that does not give same bits.
+    """Train two clients for a step in both orders; refuse a model whose updates then differ.
 
-    Workers train clients in any order, and a resumed run starts with a new process: a state that
-    is kept from client to client, and is not part of the model's parameters and buffers, would
-    make results depend on it. Errors are left to the run, which says where they occur.
+    Workers train clients in any order, and a resumed run starts with a new process. State that
+    survives from client to client outside of the model's parameters and buffers would make results
+    depend on the order. Other errors are left to the run, which says where they occur.
     """
     clients = [client for client, number in enumerate(job.num_examples) if number]
     one, other = _order(job, clients[0], 0), _order(job, clients[-1], len(clients) == 1)
@@ -63,7 +63,7 @@ def _order(job: Job, client: int, round: int) -> TrainOrder:
 
 
 def _updates(job: Job, orders: Sequence[TrainOrder], *, put_back: bool = False) -> list[bytes]:
-    """The updates of clients that are trained one after another by one new copy of the model.
+    """The updates of clients trained one after another with one new copy of the model.
 
     ``put_back``: attributes are reset between them, as in a run.
     """

@@ -39,10 +39,10 @@ from fedplt.errors import DataError
 from fedplt.models import call_model, model_mode
 
 BLOCK = 10_000
-"""Examples that are looked at together."""
+"""Number of examples checked at once."""
 ITEMS_AHEAD = 64
-"""Items of a Dataset that are fetched before training, to see whether they are right; a fixed
-number, since a Dataset may draw from its own random generator."""
+"""Number of items of a Dataset that are fetched and checked before training. It is fixed, since a
+Dataset may draw from its own random generator."""
 FILL = "Remove such examples, or fill their gaps."
 CLASS_LOSSES = (TASKS["classification"].loss, TASKS["next-token"].loss)
 CLASS_METRICS = tuple(
@@ -85,10 +85,10 @@ def _refuse_not_finite(what: str, tensor: Tensor) -> None:
 
 
 def with_checks(data: Parts, outputs: Any, task: Task, *, ahead: bool = True) -> dict[str, Samples]:
-    """Refuse targets that the task's loss or metric takes for something that they are not.
+    """Refuse targets that the task's loss or metric would misinterpret.
 
-    Tensors are checked here. Items of a Dataset may be costly: they are checked when they are
-    fetched, by the Datasets that are returned; the first ones, here (``ahead``).
+    Tensors are checked here. Items of a Dataset may be costly to fetch: the returned Datasets check
+    each item when it is fetched. With ``ahead``, the first items are fetched here.
     """
     checked: dict[str, Samples] = {}
     for part, samples in data.items():
@@ -123,7 +123,7 @@ def _naming(part: str) -> Iterator[None]:
 
 
 def check_shift(outputs: Any, targets: Any, task: Task) -> None:
-    """Refuse accuracy for a model that predicts the token that follows, not each token's label."""
+    """Refuse accuracy for a model that predicts the next token instead of each token's label."""
     if isinstance(outputs, Tensor) or task.metric.function is not METRICS["accuracy"].function:
         return
     if not is_labels(targets) or logits_of(outputs).ndim != 3:
@@ -142,7 +142,7 @@ def check_shift(outputs: Any, targets: Any, task: Task) -> None:
 
 
 def _targets(samples: Samples) -> Iterator[tuple[int, Tensor]]:
-    """Targets in blocks; of the user's own kind of samples, those of the first examples."""
+    """Targets in blocks; of a custom kind of samples, only those of the first examples."""
     if not isinstance(samples, TensorSamples):
         targets = first_examples(samples)[1]
         if isinstance(targets, Tensor):
@@ -158,13 +158,13 @@ class _LabelCheck:
 
     part: str
     asks: str
-    """Who needs labels."""
+    """The loss or metric that needs labels."""
     shape: tuple[int, ...]
-    """Of the model's outputs."""
+    """Shape of the model's outputs."""
     wrapped: bool
-    """Outputs have the classes on their last axis, not on their second."""
+    """Whether outputs have the classes on their last axis, not on their second."""
     follows: bool
-    """Targets are the tokens that follow: then either axis may have the classes."""
+    """Whether targets are the next tokens: then either axis may have the classes."""
 
     def __call__(self, targets: Tensor, numbers: Sequence[int]) -> None:
         one_hot = targets.ndim > 1 and targets.shape[1:] == self.shape[1:]
@@ -174,8 +174,8 @@ class _LabelCheck:
         if targets.ndim == 1 and bool((targets == IGNORED).any()):
             first = numbers[int((targets == IGNORED).nonzero()[0, 0])]
             raise DataError(
-                f"{self.part}: label {IGNORED} (example {first}) is to be left out, but it is the "
-                "example's only one. Remove such examples."
+                f"{self.part}: label {IGNORED} (example {first}) is ignored, but it is the "
+                "example's only label. Remove such examples."
             )
         counted = targets[targets != IGNORED]
         if len(self.shape) == 1 or not len(counted):
@@ -231,7 +231,7 @@ def _check_several(part: str, asks: str, targets: Tensor, numbers: Sequence[int]
 
 
 def target_check(part: str, outputs: Any, task: Task) -> CheckTargets | None:
-    """Checks the targets of a batch; None where the task is the user's own."""
+    """A function that checks the targets of a batch; None for a custom task."""
     if task.loss in CLASS_LOSSES or task.metric.function in CLASS_METRICS:
         logits = logits_of(outputs)
         asks = f"the loss of {task.name!r}" if task.loss in CLASS_LOSSES else task.metric.name
@@ -245,7 +245,7 @@ def target_check(part: str, outputs: Any, task: Task) -> CheckTargets | None:
 
 def _many(targets: Tensor) -> str:
     shape = tuple(targets.shape[1:])
-    kind = "floats" if targets.is_floating_point() else "yes or no"
+    kind = "floats" if targets.is_floating_point() else "booleans"
     kind = "whole numbers" if is_labels(targets) else kind
     return f"{kind} of shape {shape} per example" if shape else f"{kind}, one per example"
 

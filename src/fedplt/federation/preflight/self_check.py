@@ -1,4 +1,4 @@
-"""Run the self-check before a run's first round: is partial training right for its model?"""
+"""Run the self-check before the first round: is partial training correct for the model?"""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fedplt.planning import Assignment
 
 
 def check_job(job: Job, assignment: Assignment | None = None) -> CheckReport:
-    """One step of partial training against full gradients times mask; refuses what differs.
+    """Compare a step of partial training with full gradients times mask; refuse a difference.
 
-    ``assignment``: compare this one, where no plan is known (on a node).
+    ``assignment``: compare only this one; a node has no plan.
     """
     inputs, targets = first_examples(job.samples)
 

@@ -30,7 +30,7 @@ def check_messages(config: RunConfig, plan: Plan, recipe: LocalRecipe) -> None:
 
 
 def place_of_memory(settings: MemorySettings, plan: Plan, run: Path | None) -> Path | None:
-    """The folder of remembered updates; None: they are in RAM, if they fit.
+    """The folder of remembered updates; None if they are kept in RAM. Refuses what does not fit.
 
     ``run``: the folder of the run.
     """
@@ -59,7 +59,7 @@ def _refuse_too_large(needed: int, what: str, do: str, key: str) -> None:
 
 
 def refuse_votes_of_absent(config: RunConfig, normalizer: Normalizer) -> None:
-    """Refuse a rule that counts clients with a divisor that counts those that did not train."""
+    """Refuse a rule over contributors combined with a divisor that also counts other clients."""
     server = config.server
     if server.rule.counts_clients and normalizer == "participants":
         raise ConfigError(

@@ -40,7 +40,7 @@ def on_device(config: RunConfig) -> RunConfig:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """The module behind ``torch.compile``: compiled code does not show which rows it trains."""
+    """The module behind ``torch.compile``: kernels cannot replace compiled operations."""
     inner = getattr(model, "_orig_mod", None)
     if isinstance(inner, nn.Module):
         warnings.warn(
@@ -66,8 +66,8 @@ def try_data(
 ) -> tuple[dict[str, Samples], Any, Any]:
     """Run the model once on examples of each kind, to find mismatches early.
 
-    Returns the data, whose Datasets check what they fetch (the first items here: ``ahead``), and
-    the inputs and outputs of a small batch.
+    Returns the data with Datasets that check each fetched item (with ``ahead`` the first ones are
+    fetched here), and the inputs and outputs of a small batch.
     """
     for part, samples in parts.items():
         if not len(samples):
@@ -77,7 +77,7 @@ def try_data(
     outputs = run_model(config, model, shown)
     for part, samples in parts.items():
         inputs, others = first_examples(samples)
-        if kind_of(inputs) != kind_of(shown):  # then the model may not take them
+        if kind_of(inputs) != kind_of(shown):  # the model may not accept both
             try_task(config, run_model(config, model, inputs, part), others, task)
     checked = with_checks(parts, outputs, task, ahead=ahead)
     check_shift(outputs, targets, task)
@@ -103,7 +103,7 @@ def try_task(config: RunConfig, outputs: Any, targets: Any, task: Task) -> None:
     """Run loss and metric on a small batch of outputs."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            # Outputs (n, 1) and targets (n,) become (n, n): torch warns, and goes on.
+            # Outputs (n, 1) and targets (n,) broadcast to (n, n): torch only warns.
             warnings.filterwarnings("error", "Using a target size")
             loss = task.loss(outputs, targets)
             if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -185,7 +185,7 @@ def likes_channels_last(model: nn.Module, inputs: Any) -> bool:
 def try_optimizer(settings: TrainingConfig) -> None:
     """One step with the options, on one number."""
     options = settings.optimizer_arguments
-    if not options:  # making an optimizer imports torch's compiler: a second
+    if not options:  # making an optimizer imports torch's compiler, which takes a second
         return
     try:
         number = nn.Parameter(torch.zeros(1))

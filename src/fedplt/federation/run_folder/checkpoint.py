@@ -58,7 +58,7 @@ class Checkpoint:
     path: Path | None = None
     """The file that it was read from."""
     problem: str = ""
-    """Why that is not the newest checkpoint; empty if it is."""
+    """Why this is not the newest checkpoint; empty if it is."""
 
 
 class CheckpointFiles:
@@ -73,7 +73,7 @@ class CheckpointFiles:
         return self.newest.exists() or self.previous.exists()
 
     def save(self, job: Job, saved: Checkpoint, *, replace_damaged: bool = False) -> None:
-        """Write it; ``replace_damaged``: the newest one does not become the previous one."""
+        """Write a checkpoint; ``replace_damaged``: overwrite the newest one, keep the previous."""
         assert self.run is not None
         about = {
             "format": FORMAT,
@@ -92,7 +92,7 @@ class CheckpointFiles:
         )  # fmt: skip
 
     def load(self, job: Job) -> Checkpoint:
-        """The newest whole checkpoint; refused if configuration, plan or data differ."""
+        """The newest undamaged checkpoint; refused if configuration, plan or data differ."""
         path, tensors, about, problem = self._read()
         self._refuse_changes(path, about, job)
         state = tensors.pop("state", torch.empty(0))
@@ -106,13 +106,13 @@ class CheckpointFiles:
         return Checkpoint(state, about.rounds_done, about.total, tensors, pending, path, problem)
 
     def extras(self) -> dict[str, Tensor]:
-        """The extras of the newest whole checkpoint, of any job."""
+        """The extras of the newest undamaged checkpoint, for any job."""
         return self._read()[1]
 
     def recorded_rounds(self) -> int:
-        """How many rounds must have a record, by the newest checkpoint that can be read.
+        """How many rounds must have a record, by the newest readable checkpoint.
 
-        A damaged checkpoint concerns who resumes the run, not who reads its records.
+        A damaged checkpoint matters when the run is resumed, not when its records are read.
         """
         for path in (self.newest, self.previous):
             with suppress(RunError):
@@ -165,7 +165,7 @@ def _about(path: Path, values: dict[str, Any]) -> _About:
 
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Keys that differ between two flat configurations and must not, one text per key."""
+    """Keys that must not differ between two flat configurations but do, one text per key."""
     defaults = flatten(RunConfig())  # for keys that did not exist when the run was started
     old, new = {**defaults, **old}, {**defaults, **new}
     return [

@@ -9,7 +9,7 @@
         model.safetensors       the final model, by parameter name
         last.safetensors        with server.average: the last round's model, or average.safetensors
                                 if that is the final one (server.average.ship)
-        best.safetensors        that of the best round, with evaluation.keep_best
+        best.safetensors        the best round's model, with evaluation.keep_best
         result.json             final numbers
         updates/                remembered updates, with server.memory.store = "disk"
         sessions.json           versions and machine; devices.json: devices, with [fleet]
@@ -71,7 +71,7 @@ FILES = (
     "config.toml", PLAN_FILE, METRIC_FILE, "sessions.json", "devices.json", "tensorboard",
     "updates",
 )  # fmt: skip
-"""All that a run writes, besides its lock and temporary files."""
+"""All files that a run writes, besides its lock and temporary files."""
 
 
 class RunFolder:
@@ -111,9 +111,9 @@ class RunFolder:
 
     @classmethod
     def refuse_existing(cls, path: Path, *, overwrite: bool = False) -> None:
-        """Accept a missing folder, an empty one, or that of a run that never began.
+        """Accept a missing folder, an empty one, or the folder of a run that never began.
 
-        ``overwrite``: also that of any run, which has a lock and a configuration or checkpoint.
+        ``overwrite``: also that of any run, recognized by its lock and configuration or checkpoint.
         """
         is_run = (path / LOCK).exists() and ((path / "config.toml").exists() or cls.has_begun(path))
         if overwrite and is_run:
@@ -203,7 +203,7 @@ class RunFolder:
             write_text(path, seal_json(values, self.run, path.stem, indent))
 
     def plan(self) -> Plan:
-        """The plan; it imports no method that the file names."""
+        """The plan; reading it does not import the method that the file names."""
         path = self.path / PLAN_FILE
         values = read_json(path, self.run)
         try:
@@ -214,7 +214,7 @@ class RunFolder:
             raise DamagedError(f"{path} cannot be read: {error!r}") from error
 
     def restore_plan_and_metric(self, job: Job) -> None:
-        """Write damaged ones again; refuse another metric: its scores do not go into one run."""
+        """Write damaged files again; refuse another metric: one run has scores of one metric."""
         metric = job.metric.info
         for name, described in ((PLAN_FILE, job.plan), (METRIC_FILE, metric)):
             try:
@@ -226,7 +226,7 @@ class RunFolder:
         if known != metric:
             raise ConfigError(
                 f"the scores of {self.path} are {known.label}, {known.direction} is better, not "
-                f"{metric.label}, {metric.direction} is better: they do not go into one run. Give "
+                f"{metric.label}, {metric.direction} is better: they cannot be in one run. Give "
                 "the same metric, or another folder."
             )
 
@@ -245,9 +245,9 @@ class RunFolder:
     def history(self) -> History:
         """All records, and the result; a warning names the rounds that have no record.
 
-        Raises DamagedError for files that are not of one moment, such as an earlier result.
+        Raises DamagedError for files of different times, such as an earlier result.
         """
-        # The checkpoint and the result first: a run that goes on adds records in the meantime.
+        # Read the checkpoint and the result first: an active run adds records in the meantime.
         expected = self._checkpoints.recorded_rounds()
         result, records, config = self.result(), self.rounds(), self.config()
         last = records[-1].round if records else 0
@@ -278,7 +278,7 @@ class RunFolder:
         return read_result(self.path / "result.json", self.run)
 
     def check_models(self, history: History | None = None) -> None:
-        """Raise DamagedError if a model is not what the run wrote; of the best, warn."""
+        """Raise DamagedError if a model is not what the run wrote; only warn for the best one."""
         history, result = history or self.history(), self.result()
         for path in (self.path / name for name in MODELS):
             try:
@@ -290,7 +290,7 @@ class RunFolder:
                 warnings.warn(f"{error}", stacklevel=2)
 
     def model_file(self, which: str) -> Path:
-        """The file of a model that is whole: ``model``, ``best``, ``last`` or ``average``."""
+        """The file of an undamaged model: ``model``, ``best``, ``last`` or ``average``."""
         settings = self.config().server.average
         ends_with_average = settings and not (self.path / AVERAGE_MODEL).exists()
         if which == ("average" if ends_with_average else "last"):
@@ -326,18 +326,18 @@ class RunFolder:
     def save_checkpoint(
         self, job: Job, saved: Checkpoint, *, replace_damaged: bool = False
     ) -> None:
-        """Write it; ``replace_damaged``: the newest one does not become the previous one."""
+        """Write a checkpoint; ``replace_damaged``: overwrite the newest one, keep the previous."""
         with self._writing("checkpoint.safetensors"):
             self.records_file.sync()  # a checkpoint never counts records that are not on disk
             self._checkpoints.save(job, saved, replace_damaged=replace_damaged)
 
     def load_checkpoint(self, job: Job) -> Checkpoint:
-        """The newest whole checkpoint; refused if configuration, plan or data differ."""
+        """The newest undamaged checkpoint; refused if configuration, plan or data differ."""
         self.refuse_unbegun()
         return self._checkpoints.load(job)
 
     def go_on_from(self, checkpoint: Checkpoint) -> list[RoundRecord]:
-        """Make the folder what it was at this checkpoint; return the records of its rounds."""
+        """Reset the folder to this checkpoint; return the records of its rounds."""
         remove_scratch(self.path)
         if checkpoint.problem:
             warnings.warn(
@@ -364,7 +364,7 @@ class RunFolder:
             return save_tensors(self.path / name, tensors, {"round": round}, self.run, "model")
 
     def finish(self, models: Mapping[str, dict[str, Tensor]], result: dict[str, Any]) -> None:
-        """Write the models, by file name, and the result without numbers that are not finite."""
+        """Write the models, by file name, and the result without its non-finite numbers."""
         with self._writing("rounds.jsonl"):
             self.records_file.sync()
         digests = {name: self.save_model(name, models[name], result["rounds"]) for name in models}

@@ -25,7 +25,7 @@ def take_lock(folder: Path) -> IO[str]:
         key = folder.resolve()
         mine = _held.get(key)
         if mine is not None and not mine.closed:
-            # Checked here: opening and closing the file again would release the record lock.
+            # Check before opening: closing a second handle of the file would release the lock.
             raise _in_use(folder, str(os.getpid()))
         _held[key] = lock = _lock_file(folder)
         return lock
@@ -55,7 +55,7 @@ def _lock_file(folder: Path) -> IO[str]:
 
 
 def is_of(lock: IO[str], folder: Path) -> bool:
-    """Whether this lock is still the folder's: a folder may be moved away during a run."""
+    """Whether the lock file is still in this folder: it may be moved away during a run."""
     try:
         return os.path.samestat(os.fstat(lock.fileno()), (folder / LOCK).lstat())
     except OSError:

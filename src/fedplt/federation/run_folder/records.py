@@ -26,7 +26,7 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Sampling(BaseModel, extra="allow", strict=True):
-    """What the sampler writes; other values are numbers, such as the budget."""
+    """The sampler's entry in a record; extra values are numbers, such as the budget."""
 
     __pydantic_extra__: dict[str, Amount]
     num_chosen: Count
@@ -36,7 +36,7 @@ class _Sampling(BaseModel, extra="allow", strict=True):
 
 
 class _Movement(BaseModel, extra="allow", strict=True):
-    """What ``Diagnostics.observe`` writes; other values are numbers of the whole model."""
+    """What ``Diagnostics.observe`` writes; extra values are numbers for the whole model."""
 
     __pydantic_extra__: dict[str, Amount | None]
     layers: dict[str, dict[str, Amount | None]]
@@ -61,11 +61,11 @@ class Totals:
     bytes_up: Count = 0
     bytes_down: Count = 0
     flops: Count = 0
-    """FLOPs of the clients' training: the matrix products and convolutions that really run."""
+    """FLOPs of the clients' training: the matrix products and convolutions that are executed."""
     paper_flops: Amount = 0.0
     """FLOPs by the paper's model, whose backward pass scales with the ratio."""
     simulated_seconds: Amount = 0.0
-    """Time on the clients' devices: the slowest client's, per round; 0 without ``[fleet]``."""
+    """Simulated time: the slowest client's device time, per round; 0 without ``[fleet]``."""
 
     def plus(self, other: Totals) -> Totals:
         return Totals(**{name: mine + getattr(other, name) for name, mine in vars(self).items()})
@@ -101,18 +101,18 @@ class RoundRecord:
     """None: the round was not evaluated."""
     loss: Finite | None = None
     average_score: Finite | None = None
-    """Of the average of past models (``server.average``)."""
+    """The score of the average of past models (``server.average``)."""
     average_loss: Finite | None = None
     client_scores: dict[str, float] | None = None
     """Mean (weighted by examples), sample std and quantiles over clients; then scores by client."""
     dropped: list[ClientNumber] = field(default_factory=list)
-    """Clients that were away: at random (``fleet.dropout``, ``availability``), or as nodes."""
+    """Clients that were away: at random (``fleet.dropout``, ``availability``), or disconnected."""
     late: list[ClientNumber] = field(default_factory=list)
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
     not_evaluated: dict[str, str] = field(default_factory=dict)
-    """Where clients evaluate: those whose evaluation was refused or did not come, and why."""
+    """If clients evaluate: those whose evaluation was refused or missing, and why."""
     devices: dict[str, str] = field(default_factory=dict)
     """With ``[fleet]``: the devices of the clients that dropped out, were late or refused."""
     sampling: Sampling | None = None
@@ -124,7 +124,7 @@ class RoundRecord:
     privacy: dict[str, Any] | None = None
     """With ``[privacy]``, in evaluated rounds: epsilon and delta so far (``docs/privacy.md``)."""
     replanned: dict[str, Any] | None = None
-    """Who trains which fraction of the model from this round on, if the fleet was planned anew."""
+    """Each client's ratio from this round on, if the fleet was replanned."""
     format: Literal[2] = FORMAT
 
     __repr__ = brief
@@ -174,7 +174,7 @@ class History:
     test_score: float | None = None
     test_loss: float | None = None
     metric: MetricInfo = accuracy.info
-    """What the scores are: name, unit, direction, format."""
+    """The metric of the scores: name, unit, direction, format."""
     ship: bool | Literal["better"] = False
     """Whether the run ends with the average of its models: ``server.average.ship``."""
 
@@ -268,7 +268,7 @@ class History:
 
     @property
     def best(self) -> RoundRecord | None:
-        """The evaluated round with the best score, the first of equals."""
+        """The evaluated round with the best score; the first one of a tie."""
         scores = self.scores
         return self.evaluated[scores.index(self.metric.best(scores))] if scores else None
 

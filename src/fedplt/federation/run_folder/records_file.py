@@ -22,7 +22,7 @@ class RecordsFile:
         append_text(self.path, self._line(record))
 
     def sync(self) -> None:
-        """Wait until the disk has all lines; called before a checkpoint that counts them."""
+        """Sync all lines to disk; called before a checkpoint that counts them."""
         if self.path.exists():
             sync(self.path)
 
@@ -43,8 +43,8 @@ class RecordsFile:
     def keep(self, number: int, pending: int | None = None) -> list[RoundRecord]:
         """Drop damaged lines, and the records of rounds after ``number``, which are run again.
 
-        A warning names the rounds without a record, except ``pending``: that of the last round is
-        in the checkpoint.
+        A warning names the rounds without a record, except ``pending``: the checkpoint has the
+        last round's record.
         """
         records, damage = self._read()
         records = [record for record in records if record.round <= number]

@@ -1,4 +1,4 @@
-"""What a run leaves for its readers beside its records: metric, models and final numbers."""
+"""Files of a run for its readers, beside the records: metric, models and final numbers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedplt.schema import Section
 METRIC_FILE = "metric.json"
 FINAL_MODEL, BEST_MODEL = "model.safetensors", "best.safetensors"
 LAST_MODEL, AVERAGE_MODEL = "last.safetensors", "average.safetensors"
-"""With ``server.average``: the one of the two that :data:`FINAL_MODEL` is not."""
+"""With ``server.average``: the name of the model that is not :data:`FINAL_MODEL`."""
 
 
 def read_metric(folder: Path, run: str) -> MetricInfo:
-    """What the scores of a run are, for readers without the user's code; ``run`` is its id."""
+    """The metric of a run, read without the user's code; ``run`` is its id."""
     path = folder / METRIC_FILE
     try:
         values = read_json(path, run)
@@ -33,7 +33,7 @@ def read_metric(folder: Path, run: str) -> MetricInfo:
 
 
 def check_model(path: Path, run: str, history: History, result: Result | None) -> None:
-    """Raise DamagedError for a model that is damaged, or not of these records and this result."""
+    """Raise DamagedError for a model that is damaged, or does not match records and result."""
     is_best = path.name == BEST_MODEL
     again = f"'fedplt resume {path.parent}' writes it again."
     if is_best:
@@ -44,7 +44,7 @@ def check_model(path: Path, run: str, history: History, result: Result | None) -
         raise DamagedError(f"{error} {again}") from error
     record = history.best if is_best else history.rounds[-1] if history.rounds else None
     expected = record.round if record else 0
-    found = about.get("round", expected)  # an earlier version did not write it for the last
+    found = about.get("round", expected)  # earlier versions did not write it for the last model
     if found != expected and (is_best or found < expected):
         raise DamagedError(
             f"{path} is of round {found}, but the {'best' if is_best else 'last'} recorded round "
@@ -64,9 +64,9 @@ class Result(Section):
     format: Literal[2]
     rounds: Annotated[int, Field(ge=0)]
     score_last: float | None = None
-    """Of the last round's model, in the last evaluation."""
+    """The score of the last round's model in the last evaluation."""
     score_last_10: float | None = None
-    """Mean of the last 10 evaluations."""
+    """Mean score of the last 10 evaluations."""
     final_model: Literal["last model", "average of models"] | None = None
     """With ``server.average``: which one ``model.safetensors`` and the test score are of."""
     average_score_last: float | None = None
@@ -75,8 +75,8 @@ class Result(Section):
     test_loss: float | None = None
     privacy: dict[str, Any] | None = None
     weights_sha256: str | None = None
-    """Digest of the final model's names, shapes and numbers: equal for runs that end with the same
-    bits, although their files differ in the id of the run."""
+    """Digest of the final model's names, shapes and numbers. Equal for runs that end with the same
+    bits; the files themselves differ in the id of the run."""
 
 
 def read_result(path: Path, run: str) -> Result | None:

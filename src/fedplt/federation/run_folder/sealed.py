@@ -1,8 +1,8 @@
-"""Files that tell when they are damaged: each carries its run's id and a digest of all it says.
+"""Files whose damage is detected: each carries its run's id and a digest of its content.
 
 A text (a JSON object, a TOML file) has the seal ``RUN:SHA256`` in its last key or line; the digest
-is over every other character, and over what kind of file it is. A file of tensors has a sealed
-JSON object as metadata, with the digest of the tensors.
+is over all other characters and the kind of the file. A file of tensors has a sealed JSON object
+as metadata, with the digest of the tensors.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def open_json(text: str, kind: str, path: Path | str, run: str | None = None) ->
 
 
 def checked(kind: TypeAdapter[Kind], values: Any, what: Path | str) -> Kind:
-    """Plain values as this kind; the error names the first field that is not what a run writes."""
+    """Validate plain values as this kind; the error names the first invalid field."""
     try:
         return kind.validate_json(json.dumps(values), strict=True)  # strict mode reads JSON alone
     except ValidationError as error:
@@ -111,7 +111,7 @@ def save_tensors(
     previous: Path | None = None,
     private: bool = False,
 ) -> str:
-    """Write tensors and what is known about them; ``previous`` gets the file that was there.
+    """Write tensors with metadata; an existing file is moved to ``previous``.
 
     ``private``: only the owner may read them. Returns the digest of the tensors.
     """
@@ -131,7 +131,7 @@ def save_tensors(
 def load_tensors(
     path: Path, kind: str, run: str | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and what is known about them, from a file that is what was written."""
+    """Tensors and their metadata; a file that was changed is refused."""
     with _opened(path) as file:
         about = _about(file, kind, path, run)
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
@@ -141,7 +141,7 @@ def load_tensors(
 
 
 def read_about(path: Path, kind: str, run: str | None = None) -> dict[str, Any]:
-    """What is known about the tensors of a file, without reading them."""
+    """The metadata of a file of tensors, without reading the tensors."""
     with _opened(path) as file:
         about = _about(file, kind, path, run)
     about.pop("tensors", None)
@@ -155,7 +155,7 @@ def _about(file: Any, kind: str, path: Path, run: str | None) -> dict[str, Any]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """A file of tensors; a file that cannot be read raises an error of fedplt."""
+    """Open a file of tensors; a file that cannot be read raises an error of fedplt."""
     try:
         os.close(open_ordinary(path))
         with safe_open(path, "pt") as file:

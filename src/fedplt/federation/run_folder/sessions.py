@@ -1,4 +1,4 @@
-"""Where and with what a run was computed: versions, machine, times; one entry per session.
+"""The environment of a run: versions, machine, times; one entry per session.
 
 A session is one process that ran rounds: a run that was stopped and resumed has several.
 ``sessions.json`` describes the run for its readers; nothing is computed from it. So damage to it
@@ -43,7 +43,7 @@ class _Session(Section):
     cores: Annotated[int, Field(ge=1)]
     memory_bytes: Annotated[int, Field(ge=0)] | None
     folder: str = ""
-    """The current folder, in which modules are found, too."""
+    """The working directory; Python also searches it for modules."""
 
 
 class _Sessions(Section):
@@ -72,7 +72,7 @@ def note_session(folder: RunFolder, rounds_done: int) -> None:
         earlier = read_sessions(folder.path, folder.run)
     except DamagedError as error:
         earlier = []
-        warnings.warn(f"{error} It is begun anew; the run is as it was.", stacklevel=2)
+        warnings.warn(f"{error} It is begun anew; the run is unaffected.", stacklevel=2)
     values = {"format": 2, "sessions": [*earlier, session][-MAX_SESSIONS:]}
     folder.write_json(SESSIONS_FILE, values, indent=1)
 
@@ -87,7 +87,7 @@ def read_sessions(folder: Path, run: str) -> list[dict[str, Any]]:
 
 
 def processor_name() -> str:
-    """What last bits depend on, such as ``AMD EPYC, AVX2, torch 2.13.0, kernels 3``."""
+    """What rounding depends on, such as ``AMD EPYC, AVX2, torch 2.13.0, kernels 3``."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):  # not Linux
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")

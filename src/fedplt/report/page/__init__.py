@@ -1,9 +1,9 @@
 # mypy: implicit-reexport
 """Runs as one self-contained HTML page with interactive charts.
 
-``read_runs`` reads the runs, the modules in between make charts and tables (plain data), and
-``html_page`` makes the page. Content of a run's files is data: it is escaped, and nothing that a
-file names is imported.
+``read_runs`` reads the runs, the ``*_charts`` modules and ``summary`` turn them into charts and
+tables (plain data), and ``html_page`` makes the page. The content of a run's files is only data: it
+is escaped, and no code that a file names is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A chart as plain data: traces and layout for Plotly, without colors, which the page chooses."""
+"""A chart as plain data: traces and layout for Plotly. The page chooses the colors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 MAX_POINTS = 1000
-"""Points of a line in a detail chart; longer ones are thinned evenly."""
+"""Maximum number of points of a line in a detail chart; longer lines are thinned evenly."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Chart:
 
 
 def label(text: object) -> str:
-    """A text from a file for Plotly, which reads some HTML in its labels.
+    """Escape a text from a file for Plotly, which interprets some HTML in labels.
 
     >>> label("<b>a & b</b>")
     '&lt;b&gt;a &amp; b&lt;/b&gt;'
@@ -45,7 +45,7 @@ def label(text: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Values that JSON has: no NaN, no infinity, no arrays; numbers with six digits.
+    """Convert to values that JSON has: no NaN, infinity or arrays; numbers with six digits.
 
     >>> plain({"a": [1.23456789, float("nan")], "b": np.arange(2)})
     {'a': [1.23457, None], 'b': [0, 1]}
@@ -75,7 +75,7 @@ def hover(text: str) -> str:
 
 
 def evenly(number: int, most: int = MAX_POINTS) -> list[int]:
-    """Indices of at most ``most`` of ``number`` things, evenly spread, the first and last included.
+    """At most ``most`` evenly spaced indices below ``number``, including the first and the last.
 
     >>> evenly(5, 3), evenly(2)
     ([0, 2, 4], [0, 1])

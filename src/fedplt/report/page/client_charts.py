@@ -14,7 +14,7 @@ from fedplt.text import Table
 
 MAX_LISTED = 20
 ALL_RECORDED = 200
-"""The scores of more clients are not recorded one by one."""
+"""Scores are recorded one by one for at most this many clients."""
 REASON_LETTERS = 200
 
 
@@ -86,7 +86,7 @@ def worst_table(run: ShownRun) -> Table | None:
 
 
 def away_table(run: ShownRun) -> Table | None:
-    """Clients whose update was refused, who dropped out or were late: how often, and why."""
+    """Clients that were refused, dropped out or were late: how often, and why."""
     counts: dict[str, Counter[int]] = {kind: Counter() for kind in ("refused", "dropped", "late")}
     reasons: dict[int, str] = {}
     for record in run.history.rounds:
@@ -112,12 +112,12 @@ def away_table(run: ShownRun) -> Table | None:
 
 
 def _samplings(run: ShownRun) -> dict[int, Any]:
-    """What was recorded of client sampling, by round; empty if all clients take part."""
+    """The records of client sampling, by round; empty if all clients take part."""
     return {record.round: record.sampling for record in run.history.rounds if record.sampling}
 
 
 def sampling_probabilities(run: ShownRun) -> Chart | None:
-    """Mean probability and share of rounds of each client, where clients are listed."""
+    """Mean probability and share of rounds of each client; None if clients are not listed."""
     samplings = _samplings(run).values()
     given = [entry.get("probabilities") for entry in samplings]
     listed = [entry for entry in given if isinstance(entry, list) and entry]
@@ -149,7 +149,7 @@ def sampling_probabilities(run: ShownRun) -> Chart | None:
 
 
 def sampling_budget(run: ShownRun) -> Chart | None:
-    """By round: cost against budget, and the variance relative to uniform sampling."""
+    """Cost against budget by round, and the variance relative to uniform sampling."""
     samplings = _samplings(run)
     if not samplings:
         return None

@@ -59,7 +59,7 @@ class Section:
     tables: Sequence[Table] = ()
     texts: Sequence[str] = ()
     listing: str = ""
-    """A text in a fixed-width font, folded away under its name."""
+    """A text in a fixed-width font, collapsed under its name."""
     listing_name: str = "As text"
 
     def __bool__(self) -> bool:
@@ -166,7 +166,7 @@ def write_page(path: Path, content: Content) -> Path:
 
 
 def page_html(content: Content, *, live: bool = False) -> str:
-    """The page; a live one takes the charting library from the server that shows it."""
+    """The page; a live page loads the charting library from its server."""
     library = None if live else Markup(plotly_source())
     return (
         environment()
@@ -223,7 +223,7 @@ def page_data(content: Content) -> dict[str, object]:
 
 
 def embedded_json(data: object) -> str:
-    r"""JSON that cannot end the script element it stands in.
+    r"""JSON that cannot close the script element around it.
 
     >>> embedded_json({"a": "</script>"})
     '{"a":"\\u003c/script\\u003e"}'

@@ -16,14 +16,14 @@ from fedplt.report.page.read_runs import ShownRun
 MAX_ROWS = 60
 """Up to this many clients have a row each; more are grouped by ratio."""
 SAMPLE = 20
-"""Clients of a group that are looked at."""
+"""At most this many clients of a group are sampled."""
 MAX_COLUMNS = 480
 MAX_LAYERS = 12
 """Up to this many layers are segments of a bar; more are cells of a heatmap."""
 
 
 Rows = dict[str, NDArray[np.int64]]
-"""By name: a client, or a group of clients with similar ratios."""
+"""Row name -> its clients: a single one, or a group with similar ratios."""
 
 
 class Columns:
@@ -140,10 +140,7 @@ def who_trains_what(run: ShownRun, plan: Plan) -> Chart:
         f"{len(plan.layers)} layers; clients train {achieved.min():.1%} to {achieved.max():.1%} of "
         "the model."
     )
-    layout = {
-        "xaxis": columns.layer_axis(),
-        "yaxis": {**ROWS, "showgrid": False, "nticks": 12},
-    }
+    layout = {"xaxis": columns.layer_axis(), "yaxis": {**ROWS, "showgrid": False, "nticks": 12}}
     height = int(min(620, max(220, 90 + 9 * len(rows))))
     return Chart("plan", "Clients by sub-layers", alt, [trace], layout, note.strip(), height)
 

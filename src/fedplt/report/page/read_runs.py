@@ -54,7 +54,7 @@ class ShownRun:
         return self.has_result or (self.config is None and self.rounds_done >= self.rounds)
 
     def client_name(self, client: int) -> str:
-        """The client with its device's name, where it has one."""
+        """The client, with the name of its device if it has one."""
         name = self.device_names.get(client)
         return f"client {client} ({name})" if name else f"client {client}"
 
@@ -107,7 +107,7 @@ def read_run(path: Path, *, check_models: bool = True) -> ShownRun:
 
 
 def _plan(folder: RunFolder) -> tuple[Plan | None, str]:
-    """The plan, or why there is none: such as a method whose code would have to be imported."""
+    """The plan, or why it is not shown, such as a method whose code would have to be imported."""
     try:
         return folder.plan(), ""
     except FedpltError as error:
@@ -118,7 +118,7 @@ def _plan(folder: RunFolder) -> tuple[Plan | None, str]:
 
 
 def _noted(folder: RunFolder, read: Callable[[Path, str], Sequence[Note]]) -> Sequence[Note]:
-    """Devices or sessions; a damaged file gives a warning and an empty list."""
+    """Read devices or sessions; a damaged file gives a warning and an empty list."""
     try:
         return read(folder.path, folder.run)
     except DamagedError as error:
@@ -142,9 +142,9 @@ def compared_runs(path: Path) -> list[Path]:
 
 
 def read_groups(paths: Sequence[Path]) -> dict[str, list[ShownRun]]:
-    """Runs by label; those that differ only in their seed share one.
+    """Runs by label; runs that differ only in their seed share a label.
 
-    Runs of a comparison have its labels; those without an evaluated round are left out.
+    Runs of a comparison have its labels; its runs without an evaluated round are left out.
     """
     compared = {run.resolve() for path in paths for run in compared_runs(path)}
     read = {path: read_run(path) for path in run_folders(paths)}
@@ -179,7 +179,7 @@ def _configuration(run: ShownRun, is_compared: bool) -> str:
 
 
 def _names(run: ShownRun, is_compared: bool) -> tuple[str, str, str]:
-    """From short to long: the method, with the configuration's name, with the folder's.
+    """Names from short to long: the method, then with the configuration, then with the folder.
 
     Runs of a comparison are named by its labels, which are their configurations' names.
     """
@@ -191,7 +191,7 @@ def _names(run: ShownRun, is_compared: bool) -> tuple[str, str, str]:
 
 
 def _labels(names: Mapping[str, tuple[str, str, str]]) -> dict[str, str]:
-    """The shortest names that tell the groups apart."""
+    """The shortest names that distinguish the groups."""
     for length in range(3):
         chosen = {key: options[length] for key, options in names.items()}
         if len(set(chosen.values())) == len(chosen):

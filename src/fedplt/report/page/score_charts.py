@@ -31,11 +31,11 @@ AXES = {
     "simulated": ("simulated time on the devices", "s", ["total_simulated_seconds"]),
     "measured": ("measured time here", "s", ["total_seconds"]),
 }
-"""What curves can be drawn against: name, unit, and the columns of a history's rows, summed."""
+"""Quantities of the horizontal axis: name, unit, and the columns of a history that are summed."""
 
 
 def curves_of(groups: Groups) -> dict[str, Any]:
-    """Everything that the main chart switches between; the page computes means and bands."""
+    """Data for all views of the main chart; the page computes means and bands."""
     metric = metric_of(groups)
     found: list[Any] = [
         {"label": label(name), "runs": [_run_columns(run, is_average) for run in runs]}
@@ -104,7 +104,7 @@ def _is_known(groups: Sequence[Mapping[str, Any]], side: str, key: str) -> bool:
 
 
 def curve_alt(groups: Groups) -> str:
-    """The main chart in a sentence."""
+    """A sentence that describes the main chart."""
     metric = metric_of(groups)
     parts = []
     for name, runs, _ in _curves(groups):

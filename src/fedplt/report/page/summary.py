@@ -14,7 +14,7 @@ from fedplt.text import Table, bytes_text, duration_text, flops_text, seconds_te
 
 
 def headline(groups: Groups) -> list[tuple[str, str]]:
-    """Numbers and what they are, for one group of runs; for several, how much there is."""
+    """Headline numbers with their names; for several groups, the best score and counts."""
     runs = runs_of(groups)
     metric = runs[0].history.metric
     if len(groups) > 1:
@@ -52,7 +52,7 @@ def headline(groups: Groups) -> list[tuple[str, str]]:
 
 
 def cost_table(run: ShownRun) -> Table:
-    """Bytes, FLOPs and times, in all and per round, next to those of FedAvg where known."""
+    """Bytes, FLOPs and times, in total and per round, with FedAvg's if known."""
     total, number = run.history.rounds[-1].total, max(1, run.rounds_done)
     measured = sum(record.seconds for record in run.history.rounds)
     rows = [
@@ -81,7 +81,7 @@ def cost_table(run: ShownRun) -> Table:
 
 
 def checklist(groups: Groups) -> Table:
-    """Per run: seed, state, duration, machine, versions; once below where all runs agree."""
+    """Seed, state, duration, machine and versions per run; as a note if all runs agree."""
     runs = [(name, run) for name, members in groups.items() for run in members]
     columns = {
         "run": [name for name, _ in runs],
