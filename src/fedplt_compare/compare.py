@@ -231,7 +231,8 @@ def _read_results(
             continue
         plan = RunFolder.open(run_folder(out, label, next(iter(histories)))).plan()
         trained = float(plan.achieved_ratios.mean())
-        compared[label] = MethodRuns(dict(method), histories, trained, ended)
+        shipped = {seed: history.shipped for seed, history in histories.items()}
+        compared[label] = MethodRuns(dict(method), shipped, trained, ended)
     if not compared:
         lines = [f"{k}, seed {s}: {why}" for k, runs in without.items() for s, why in runs.items()]
         raise RunError("\n".join(["no run has an evaluated round:", *lines]))

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.comparison import by_seed, cost_to_reach, score_within
+from fedplt.comparison import cost_to_reach, score_within
 from fedplt.data import Split
 from fedplt.federation import History, Job
+from fedplt_compare.results import by_seed
 from fedplt_compare.strategies import Strategy
 from fedplt_compare.time_and_energy import Seconds, client_seconds, idle_share, joules, never_there
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedplt.data import TrainingData
 from fedplt.errors import DataError, RunError
-from fedplt.federation import History, Job, evaluate, forecast, split_data
+from fedplt.federation import History, evaluate, forecast, split_data
 from fedplt.files import write_text
 from fedplt_compare.advice import Advice
 from fedplt_compare.compare import (
@@ -148,14 +148,15 @@ class Race:
             found = evaluated_histories(self.out, candidate.label, self.seeds[:1])
             for history in found.values():
                 # The average of models lags behind at first, so take the better score.
-                both = [score_after(h, seconds) for h in (history, averaged(history))]
+                averages = [history.of_average] if history.final_model else []
+                both = [score_after(h, seconds) for h in (history, *averages)]
                 if known := [score for score in both if score is not None]:
                     scores[candidate] = metric.best(known)
         return sorted(scores, key=lambda c: scores[c], reverse=metric.direction == "higher")
 
     def _histories(self, candidate: Candidate, seeds: Sequence[int]) -> dict[int, History]:
         found = evaluated_histories(self.out, candidate.label, seeds)
-        return {seed: of_final_model(run, candidate.job) for seed, run in found.items()}
+        return {seed: history.shipped for seed, history in found.items()}
 
     def _train(
         self,
@@ -288,18 +289,3 @@ def complete(
         else:
             skipped[outcome.strategy.title] = NO_TIME
     return found
-
-
-def of_final_model(history: History, job: Job) -> History:
-    """The history with scores of the final model, which ``server.average.ship`` selects."""
-    average = job.config.server.average
-    return averaged(history) if average and history.ends_with_average(average.ship) else history
-
-
-def averaged(history: History) -> History:
-    """The history with scores of the average of past models, if there is one."""
-    rounds = [
-        record if record.average_score is None else replace(record, score=record.average_score)
-        for record in history.rounds
-    ]
-    return replace(history, rounds=rounds)

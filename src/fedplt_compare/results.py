@@ -11,7 +11,6 @@ from typing import Any
 from fedplt.client import MetricInfo
 from fedplt.comparison import (
     MEASURES,
-    by_seed,
     cost_text,
     cost_to_reach,
     default_target,
@@ -45,6 +44,7 @@ class MethodRuns:
 
     method: Mapping[str, Any]
     histories: Mapping[int, History]
+    """By seed; scores are those of the model that the run ends with."""
     trained: float
     """Mean fraction of the model that a client trains."""
     failed: Mapping[int, str] = field(default_factory=dict)
@@ -170,6 +170,9 @@ class Comparison:
             "last: of the last evaluation; last 10: mean of the last 10 evaluations;\n"
             "<= costs: within the cost of the cheapest run of the same seed (shown: the mean)"
         )
+        for label, histories in self.histories.items():
+            if models := " or ".join(sorted({run.final_model for run in histories} - {""})):
+                caption += f";\n{label}: scores of the {models}"
         budgets = {measure: fmean(self.budgets(measure).values()) for measure in self.measures}
         within = [f"{measure} <= {cost_text(measure, cost)}" for measure, cost in budgets.items()]
         costs = (
@@ -221,6 +224,7 @@ class Comparison:
 
 def _run_json(history: History) -> dict[str, Any]:
     return {
+        **({"final_model": history.final_model} if history.final_model else {}),
         "score_last": history.last_score,
         "score_last_10": history.final_score(),
         "test_score": history.test_score,
@@ -235,3 +239,8 @@ def _run_json(history: History) -> dict[str, Any]:
             for record in history.evaluated
         ],
     }
+
+
+def by_seed(values: Mapping[int, Any]) -> dict[str, Any]:
+    """For JSON, whose keys are texts."""
+    return {str(seed): value for seed, value in values.items()}

@@ -15,7 +15,8 @@ import torch
 
 from fedplt import FedpltError, RunError, cli
 from fedplt.comparison import MEASURES
-from fedplt.configuration.config_file import load_config
+from fedplt.configuration.config_file import load_config, override
+from fedplt.federation import load_history
 from fedplt.federation.job import job_from_config
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.lock import take_lock
@@ -258,6 +259,19 @@ def test_one_comparison_at_a_time_in_a_folder(config, tmp_path):
     ):
         compare(load_config(config), {"a": {"name": "fedplt"}}, [1], tmp_path)
     assert not (tmp_path / "a-seed1.toml").exists()
+
+
+@pytest.mark.slow
+def test_the_shipped_models_are_compared(config, tmp_path):
+    changed = override(load_config(config), ["server.average.decay=0.9", "rounds=3"])
+    found = compare(changed, {"a": {"name": "fedplt"}}, [1], tmp_path / "out")
+    history = load_history(tmp_path / "out" / "a-seed1")
+    assert history.final_model == "average of models"
+    losses = [record.average_loss for record in history.rounds]
+    compared = found.methods["a"].histories[1].rounds
+    assert [record.loss for record in compared] == losses  # this model's scores hardly differ
+    assert [record.loss for record in history.rounds] != losses
+    assert [record.score for record in compared] == history.of_average.scores
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 from fedplt.comparison import cost_to_reach, score_within
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
 from fedplt_compare.results import Comparison, MethodRuns, refusals
+from tests.support.averaged import history as with_average
 
 
 def history(accuracies, each):
@@ -131,3 +132,21 @@ def test_one_seed_has_no_spread():
     found = Comparison({"one": one, "two": two}, {}).to_json()["methods"]
     assert found["one"]["score_std"] is None
     assert found["two"]["score_std"] == pytest.approx(0.2 / 2**0.5)
+
+
+def test_results_name_the_models_that_are_scored():
+    """``compare`` gives it the histories of the shipped models."""
+    runs = {
+        seed: with_average([0.4, 0.6], [0.8, average], "better").shipped
+        for seed, average in ((1, 0.9), (2, 0.0))
+    }
+    plain = MethodRuns({"name": "b"}, {1: history([0.2, 0.4], 10)}, 0.1)
+    found = Comparison({"averaged": MethodRuns({"name": "a"}, runs, 0.1), "plain": plain}, {})
+    assert found.methods["averaged"].lasts == [0.9, 0.6]
+    values = found.to_json()["methods"]
+    models = {seed: run["final_model"] for seed, run in values["averaged"]["runs"].items()}
+    assert models == {"1": "average of models", "2": "last model"}
+    assert values["averaged"]["runs"]["1"]["score_last"] == 0.9
+    assert "final_model" not in values["plain"]["runs"]["1"]
+    assert "averaged: scores of the average of models or last model\n" in found.text()
+    assert "scores of" not in Comparison({"plain": plain}, {}).text()

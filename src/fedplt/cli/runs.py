@@ -171,11 +171,11 @@ def curve(
 ) -> None:
     """Draw scores by round; runs that differ only in their seed become mean and spread."""
     from fedplt.comparison import spread, spread_text
-    from fedplt.federation.run_folder.records import one_metric
-    from fedplt.report.page import read_groups
+    from fedplt.report.page.read_runs import final_model_of, metric_of, read_groups
 
-    groups = {name: [run.history for run in runs] for name, runs in read_groups(folders).items()}
-    metric = one_metric(history for histories in groups.values() for history in histories)
+    read = read_groups(folders)
+    groups = {name: [run.history.shipped for run in runs] for name, runs in read.items()}
+    metric = metric_of(read)
     found = {}
     for name, histories in groups.items():
         finals = [history.final_score() for history in histories]
@@ -183,6 +183,7 @@ def curve(
         mean, std, number = astuple(spread(finals))
         text = spread_text(metric, finals, 1, sign="+-", unit=metric.unit)
         note = "one run" if std is None else f"{number} runs, +- {SAMPLE_STD}"
+        note += f"; {model}" if (model := final_model_of(read[name])) else ""
         each, last = (", ".join(metric.number(v, 1) for v in values) for values in (finals, lasts))
         out.print(
             f"{name}: {text} ({note}; mean of the last 10 evaluations: {each}; last evaluation: "
@@ -276,19 +277,16 @@ def write_report(folders: list[Path], page: Path, title: str | None = None) -> P
 def _finish(folder: RunFolder) -> None:
     """Print the result and write the report."""
     from fedplt.federation.privacy_accounting import privacy_text
-    from fedplt.federation.run_folder.results import AVERAGE_MODEL
 
     history, config, model = folder.history(), folder.config(), folder.path / "model.safetensors"
     number, metric, record = min(10, len(history.scores)), history.metric, history.rounds[-1]
     last, mean = metric.text(history.last_score, 1), metric.text(history.final_score(), 1)
     text = f"{metric.name} {last} in the last evaluation, {mean} mean of the last {number}"
-    shipped = ""
     if record.average_score is not None:
         text += f", {metric.text(record.average_score, 1)} the average of past models"
-        is_last = (folder.path / AVERAGE_MODEL).exists()
-        shipped = " (the last model)" if is_last else " (the average)"
     if history.test_score is not None:
-        text += f", {metric.text(history.test_score, 1)} on the test set{shipped}"
+        of = f" ({history.final_model})" if history.final_model else ""
+        text += f", {metric.text(history.test_score, 1)} on the test set{of}"
     if record.round < config.rounds and history.best is not None:
         out.print(
             f"ended after round {record.round} of {config.rounds}: no better {metric.name} since "
@@ -309,9 +307,7 @@ def _finish(folder: RunFolder) -> None:
             "folder": str(folder.path),
             "rounds": record.round,
             "metric": metric.name,
-            "score_last": history.last_score,
-            "score_last_10": history.final_score(),
-            "test_score": history.test_score,
+            **history.final_numbers(),
             "total": vars(record.total),
             "model": str(model),
             "report": report,

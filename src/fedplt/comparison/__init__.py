@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from fedplt.comparison.measures import (
     MEASURES,
-    by_seed,
     cost_text,
     cost_to_reach,
     default_target,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
@@ -96,8 +95,3 @@ def default_target(metric: MetricInfo, finals: Iterable[Sequence[float]]) -> flo
         return int(90 * best) / 100
     worse = best - 0.1 * abs(best) if metric.direction == "higher" else best + 0.1 * abs(best)
     return float(f"{worse:.3g}")
-
-
-def by_seed(values: Mapping[int, Any]) -> dict[str, Any]:
-    """For JSON, whose keys are texts."""
-    return {str(seed): value for seed, value in values.items()}

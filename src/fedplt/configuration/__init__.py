@@ -25,6 +25,7 @@ from fedplt.configuration.config_file import (
     as_config,
     dump_config,
     flatten,
+    follows_preset,
     how_to_continue,
     load_config,
     load_section,

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from fedplt.configs import builtin_fleets, find_config
 from fedplt.configuration.config import FROM_PYTHON, RunConfig
 from fedplt.configuration.fleet_config import ON_NODES
+from fedplt.configuration.presets import PRESETS
 from fedplt.errors import ConfigError, FedpltError, RunError, did_you_mean
 from fedplt.files import a_path
 from fedplt.schema import find_section, problems
@@ -83,12 +84,9 @@ class Source:
         overridden = [override.partition("=")[0].strip() for override in self.overrides]
         inside = [key for key in overridden if error.key and key.startswith(f"{error.key}.")]
         keys = dict.fromkeys(filter(None, [error.key, *inside, *error.also]))
-        places = {key: self._place(key, overridden) for key in keys}
-        known = {key: place for key, place in places.items() if place}
-        if len(keys) == 1:
-            error.place = next(iter(known.values()), "")
-        else:
-            error.place = "; ".join(f"{key} {place}" for key, place in known.items())
+        known = {key: place for key in keys if (place := self._place(key, overridden))}
+        texts = (f"{key} {place}" if len(keys) > 1 else place for key, place in known.items())
+        error.place = "; ".join(texts)
         if not error.place and self.file:
             error.place = f"in {self.file}"
 
@@ -227,6 +225,11 @@ def flatten(config: RunConfig) -> dict[str, Any]:
     return dict(_flat(config.model_dump(mode="json"), ""))
 
 
+def follows_preset(config: RunConfig, name: str) -> bool:
+    """Whether a configuration has all values of a preset, which it does not name any more."""
+    return dict(_flat(PRESETS[name], "")).items() <= flatten(config).items()
+
+
 def _flat(value: Any, prefix: str) -> list[tuple[str, Any]]:
     if isinstance(value, dict) and value:
         return [entry for key in value for entry in _flat(value[key], f"{prefix}.{key}")]
@@ -254,10 +257,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
     try:
         for part in path:
             target = target[int(part)] if isinstance(target, list) else target.setdefault(part, {})
-        if isinstance(target, list):
-            target[int(last)] = value
-        else:
-            target[last] = value
+        target[int(last) if isinstance(target, list) else last] = value
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise ConfigError(f"--set {override}: there is nothing at {key!r} to set.") from error
 

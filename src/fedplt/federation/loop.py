@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -162,8 +161,9 @@ class Federation:
         patience = self.job.config.evaluation.stop_after
         return patience is not None and self.history().rounds_since_best >= patience
 
-    def history(self) -> History:
-        return History(self.records, metric=self.job.metric.info)
+    def history(self, **test: float) -> History:
+        ship = self.average.settings.ship if self.average else False
+        return History(self.records, **test, metric=self.job.metric.info, ship=ship)
 
     def _try_round(self) -> RoundRecord:
         """Run a round; if too few clients take part, it does not count and is tried again."""
@@ -355,7 +355,7 @@ class Federation:
         """
         if self.average is None:
             return {FINAL_MODEL: self.state}
-        if self.history().ends_with_average(self.average.settings.ship):
+        if self.history().ends_with_average:
             return {FINAL_MODEL: self.average.state, LAST_MODEL: self.state}
         return {FINAL_MODEL: self.state, AVERAGE_MODEL: self.average.state}
 
@@ -365,14 +365,9 @@ class Federation:
             test, _ = self._evaluator.of("test", models[FINAL_MODEL])
             if test is not None:
                 result = {"test_score": test.score, "test_loss": test.loss}
-        history = History(self.records, **result, metric=self.job.metric.info)
+        history = self.history(**result)
         if self.folder:
-            final: dict[str, Any] = {
-                "rounds": self.rounds_done,
-                "score_last": history.last_score,
-                "score_last_10": history.final_score(),
-                **result,
-            }
+            final = {"rounds": self.rounds_done, **history.final_numbers(), **result}
             if self.privacy:
                 final["privacy"] = self.privacy.record(self.rounds_done)
             self.folder.finish({name: self._tensors(models[name]) for name in models}, final)

@@ -79,6 +79,8 @@ def export(runs: Sequence[ShownRun], table: str, path: Path) -> int:
         method = str(run.config.method["name"]) if run.config else ""
         named = {"run": run.name, "method": method, "seed": run.seed}
         rows += [{**named, **row} for row in TABLES[table](run)]
+    columns: Row = dict.fromkeys(key for row in rows for key in row)
+    rows = [{**columns, **row} for row in rows]  # not all runs have averages of models
     if not rows:
         what = {"layers": "diagnostics.enabled", "clients": "sampling or evaluation.per_client"}
         raise RunError(f"these runs have nothing for the table {table!r} (see {what.get(table)}).")
@@ -113,6 +115,8 @@ def scalars(record: RoundRecord, metric: str = "score") -> dict[str, float]:
     values: dict[str, float | None] = {
         f"validation/{metric}": record.score,
         "validation/loss": record.loss,
+        f"validation/average_{metric}": record.average_score,
+        "validation/average_loss": record.average_loss,
         "training/loss": record.train_loss,
         "training/clients": record.num_clients,
         "training/seconds": record.seconds,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from fedplt.client import MetricInfo
+from fedplt.comparison import MEASURES
 from fedplt.errors import FedpltError
-from fedplt.federation import History, one_metric
+from fedplt.federation import History, RoundRecord, one_metric
 from fedplt.fleet import FleetPlan
 from fedplt.planning import Plan
 from fedplt.report.page.chart import evenly
 from fedplt.report.palette import EMPTY, GRID, INK, MUTED, SERIES
 from fedplt.text import seconds_text, short_names, shortened
 
+Cost = Callable[[RoundRecord], float]
 MAX_ROWS = 300
 FEW_POINTS = 20
 """Curves with fewer evaluations mark each one with a dot."""
@@ -41,14 +43,17 @@ def style_axes(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_mean(axes: Any, x: Any, values: Any, color: str, band: float, **line: Any) -> None:
-    """The mean over seeds as a line, and their range as a band; ``values`` are (seeds, points)."""
+def _draw_scores(axes: Any, group: Sequence[History], cost: Cost, band: float, **line: Any) -> None:
+    """Scores against the cost of their rounds: the mean over seeds, and their range as a band."""
+    number = min(len(history.scores) for history in group)
+    x = np.mean([[cost(r) for r in history.evaluated[:number]] for history in group], axis=0)
+    values = group[0].metric.scale * np.array([history.scores[:number] for history in group])
     marker = "o" if len(x) < FEW_POINTS else ""
     line |= {"linewidth": 1.6, "marker": marker, "markersize": 4}
-    axes.plot(x, values.mean(axis=0), color=color, **line)
+    axes.plot(x, values.mean(axis=0), **line)
     if len(values) > 1:
         low, high = values.min(axis=0), values.max(axis=0)
-        axes.fill_between(x, low, high, color=color, alpha=band, linewidth=0)
+        axes.fill_between(x, low, high, color=line["color"], alpha=band, linewidth=0)
 
 
 def score_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
@@ -57,10 +62,7 @@ def score_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
     axes = figure.add_subplot()
     metric = score_axis(axes, histories)
     for color, (label, group) in zip(cycle(SERIES), histories.items(), strict=False):
-        shortest = min(group, key=lambda history: len(history.scores))
-        rounds = [record.round for record in shortest.evaluated]
-        values = metric.scale * np.array([history.scores[: len(rounds)] for history in group])
-        _draw_mean(axes, rounds, values, color, 0.2, label=label)
+        _draw_scores(axes, group, lambda record: record.round, band=0.2, color=color, label=label)
     style_axes(axes)
     if len(histories) > 1 or next(iter(histories)):
         axes.legend(
@@ -75,21 +77,14 @@ def comparison_figure(
     """Scores by round and by bytes sent up and down; means over seeds, with their spread."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    metric = score_axis(left, histories)
+    score_axis(left, histories)
+    sent = MEASURES["bytes up" if upload_only else "bytes"]
     for index, (color, (label, group)) in enumerate(zip(cycle(SERIES), histories.items())):
         # Every second curve is dashed and drawn on top, so that equal curves are both visible.
-        line: dict[str, Any] = {"label": label, "linestyle": "--" if index % 2 else "-"}
-        line["zorder"] = 3 - index / len(histories)
-        number = min(len(history.scores) for history in group)
-        records = [history.evaluated[:number] for history in group]
-        values = metric.scale * np.array([history.scores[:number] for history in group])
-        rounds = [record.round for record in records[0]]
-        totals = [
-            [r.total.bytes_up + (0 if upload_only else r.total.bytes_down) for r in run]
-            for run in records
-        ]
-        _draw_mean(left, rounds, values, color, 0.15, **line)
-        _draw_mean(right, np.mean(totals, axis=0) / 1e9, values, color, 0.15, **line)
+        style: dict[str, Any] = {"color": color, "linestyle": "--" if index % 2 else "-"}
+        style |= {"label": label, "zorder": 3 - index / len(histories)}
+        _draw_scores(left, group, lambda record: record.round, band=0.15, **style)
+        _draw_scores(right, group, lambda record: sent(record.total) / 1e9, band=0.15, **style)
     right.set(xlabel="GB uploaded by clients" if upload_only else "GB sent to and from clients")
     for axes in (left, right):
         style_axes(axes)

@@ -88,7 +88,9 @@ def listed_run(name: str, path: Path) -> ListedRun:
         folder, last, score = RunFolder.open(path), last_record(records), ""
         config = folder.config()
         if last and last.score is not None:
-            score = read_metric(path, folder.run).text(last.score, 1)
+            metric = read_metric(path, folder.run)
+            both = [s for s in (last.score, last.average_score) if s is not None]
+            score = ", average ".join(metric.text(each, 1) for each in both)
     except FedpltError as error:
         return ListedRun(name, state=str(error), updated=updated)
     ago = duration_text(max(0.0, time.time() - updated))

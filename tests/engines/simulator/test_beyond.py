@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from fedplt.client import MetricInfo
 from fedplt.errors import ConfigError
-from fedplt.federation import History, RunFolder
+from fedplt.federation import History, RoundRecord, RunFolder, Totals
 from tests.support.jobs import blob_job, small_model
 from tests.support.runs import final_state, run_job, same, without_time
 
@@ -120,25 +118,28 @@ def test_both_models_are_scored_and_the_average_is_shipped(tmp_path):
 
 @pytest.mark.parametrize("direction", ["higher", "lower"])
 def test_the_better_of_the_last_model_and_the_average_is_shipped(direction):
+    scores = [(0.9, 0.1), *[(0.4, 0.5), (0.5, 0.45)] * 5]
     records = [
-        SimpleNamespace(score=score, average_score=average)
-        for score, average in [(0.9, 0.1), *[(0.4, 0.5), (0.5, 0.45)] * 5]
+        RoundRecord(number, 1, 1.0, Totals(), Totals(), 0.1, score=score, average_score=average)
+        for number, (score, average) in enumerate(scores, start=1)
     ]  # the first is not among the last ten; the means of those are 0.45 and 0.475
     metric = MetricInfo(name="any", direction=direction)
-    assert History(records, metric=metric).prefers_average() is (direction == "higher")
+    history = History(records, metric=metric, ship="better")
+    assert history.ends_with_average is (direction == "higher")
+    assert history.shipped.final_score() == pytest.approx(0.475 if direction == "higher" else 0.45)
 
 
 def test_the_file_of_the_model_is_the_better_one(tmp_path):
     job = blob_job(rounds=4, server={"average": {"window": 3, "ship": "better"}})
     history = run_job(job, tmp_path / "run")
-    other = "last" if history.prefers_average() else "average"
+    other = "last" if history.ends_with_average else "average"
     found = {path.stem for path in (tmp_path / "run").glob("*.safetensors")}
     assert found & {"last", "average"} == {other}
 
 
 @pytest.mark.parametrize("ships_average", [True, False])
 def test_each_model_is_found_by_its_name(tmp_path, monkeypatch, ships_average):
-    monkeypatch.setattr(History, "prefers_average", lambda self: ships_average)
+    monkeypatch.setattr(History, "ends_with_average", ships_average)
     job = blob_job(rounds=3, server={"average": {"window": 2, "ship": "better"}})
     run_job(job, tmp_path / "run")
     folder = RunFolder.open(tmp_path / "run")

@@ -249,11 +249,11 @@ class RunFolder:
         """
         # Read the checkpoint and the result first: an active run adds records in the meantime.
         expected = self._checkpoints.recorded_rounds()
-        result, records = self.result(), self.rounds()
+        result, records, config = self.result(), self.rounds(), self.config()
         last = records[-1].round if records else 0
         there, known = {record.round for record in records}, max(expected, last)
         again = f"it is an earlier one. 'fedplt resume {self.path}' writes it again"
-        if (wanted := self.config().rounds) < known:
+        if (wanted := config.rounds) < known:
             problem = f"{self.path / 'config.toml'} asks for {wanted} rounds, but the run has "
             raise DamagedError(f"{problem}{known}: {again} if you delete it.")
         if result and result.rounds < known:
@@ -268,7 +268,10 @@ class RunFolder:
             )
         metric = read_metric(self.path, self.run)
         test = (result.test_score, result.test_loss) if result else (None, None)
-        return History(records, *test, metric)
+        ship = config.server.average.ship if config.server.average else False
+        if result and result.final_model:  # records may be lost: do not choose again
+            ship = result.final_model == "average of models"
+        return History(records, *test, metric, ship)
 
     def result(self) -> Result | None:
         """The final numbers; None if the run has not ended."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
@@ -174,14 +175,17 @@ class History:
     test_loss: float | None = None
     metric: MetricInfo = accuracy.info
     """The metric of the scores: name, unit, direction, format."""
+    ship: bool | Literal["better"] = False
+    """Whether the run ends with the average of its models: ``server.average.ship``."""
 
     def __repr__(self) -> str:
         done = counted(len(self.rounds), "round")
         if not self.scores:
             return f"<History: {done}, none evaluated>"
-        metric, number = self.metric, min(10, len(self.scores))
-        mean = f"mean of the last {number}: {metric.text(self.final_score())}"
-        return f"<History: {done}, last {metric.name} {metric.text(self.scores[-1])} ({mean})>"
+        metric, scores = self.metric, self.shipped.scores
+        mean = f"mean of the last {len(scores[-10:])}: {metric.text(self.shipped.final_score())}"
+        of = f" of the {self.final_model}" if self.final_model else ""
+        return f"<History: {done}, last {metric.name}{of} {metric.text(scores[-1])} ({mean})>"
 
     def _repr_html_(self) -> str:
         """The ``repr``, and a table of at most ten rounds at equal distances."""
@@ -191,39 +195,34 @@ class History:
         rows = []
         for record in shown:
             score = "" if record.score is None else self.metric.number(record.score)
-            losses = [
-                "" if record.loss is None else f"{record.loss:.4g}",
-                f"{record.train_loss:.4g}",
-            ]
+            loss = "" if record.loss is None else f"{record.loss:.4g}"
             sent = map(bytes_text, (record.total.bytes_up, record.total.bytes_down))
-            rows.append([str(record.round), score, *losses, *sent])
+            rows.append([str(record.round), score, loss, f"{record.train_loss:.4g}", *sent])
         return html_text(f"{self!r}\n\n{table(header, rows)}")
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per round, as plain values: score, losses, costs of the round and in all."""
-        result, measured = [], 0.0
-        for record in self.rounds:
-            measured += record.seconds
-            average = record.average_score
-            result.append(
-                {
-                    "round": record.round,
-                    "metric": self.metric.name,
-                    "score": record.score,
-                    "loss": record.loss,
-                    **({} if average is None else {"average_score": average}),
-                    "train_loss": record.train_loss,
-                    "num_clients": record.num_clients,
-                    **{f"round_{name}": value for name, value in vars(record.cost).items()},
-                    **{f"total_{name}": value for name, value in vars(record.total).items()},
-                    "round_seconds": record.seconds,
-                    "total_seconds": measured,
-                    "num_refused": len(record.rejected),
-                    "num_dropped": len(record.dropped),
-                    "num_late": len(record.late),
-                }
-            )
-        return result
+        measured = accumulate(record.seconds for record in self.rounds)
+        averages = ("average_score", "average_loss") if self.final_model else ()
+        return [
+            {
+                "round": record.round,
+                "metric": self.metric.name,
+                "score": record.score,
+                "loss": record.loss,
+                **{name: getattr(record, name) for name in averages},
+                "train_loss": record.train_loss,
+                "num_clients": record.num_clients,
+                **{f"round_{name}": value for name, value in vars(record.cost).items()},
+                **{f"total_{name}": value for name, value in vars(record.total).items()},
+                "round_seconds": record.seconds,
+                "total_seconds": seconds,
+                "num_refused": len(record.rejected),
+                "num_dropped": len(record.dropped),
+                "num_late": len(record.late),
+            }
+            for record, seconds in zip(self.rounds, measured, strict=True)
+        ]
 
     def to_frame(self) -> Any:
         """The rounds as a pandas DataFrame, with the columns of ``fedplt export``."""
@@ -246,10 +245,10 @@ class History:
         if ax is None:
             pyplot = optional_module("matplotlib.pyplot", "History.plot", "'fedplt[pictures]'")
             ax = pyplot.subplots()[1]
-        scale = self.metric.scale if y == "score" else 1
+        scale = self.metric.scale if y in ("score", "average_score") else 1
         ax.plot([row[x] for row in rows], [scale * row[y] for row in rows], marker=".")
         ax.set_xlabel(x.replace("_", " "))
-        ax.set_ylabel(self.metric.label if y == "score" else y.replace("_", " "))
+        ax.set_ylabel(y.replace("_", " ").replace("score", self.metric.label))
         ax.grid(alpha=0.3)
         return ax
 
@@ -270,11 +269,8 @@ class History:
     @property
     def best(self) -> RoundRecord | None:
         """The evaluated round with the best score; the first one of a tie."""
-        best = None
-        for record in self.evaluated:
-            if best is None or self.metric.better(record.score or 0.0, best.score or 0.0):
-                best = record
-        return best
+        scores = self.scores
+        return self.evaluated[scores.index(self.metric.best(scores))] if scores else None
 
     @property
     def rounds_since_best(self) -> int:
@@ -288,17 +284,39 @@ class History:
 
     def final_score(self, last: int = 10) -> float:
         """Mean score of the last evaluated rounds; :attr:`last_score` is that of the last one."""
-        return _mean(self.scores[-last:])
+        scores = self.scores[-last:]
+        return sum(scores) / len(scores) if scores else math.nan
 
-    def ends_with_average(self, ship: bool | Literal["better"]) -> bool:
-        """Whether the final model is the average, as ``server.average.ship`` says."""
-        return self.prefers_average() if ship == "better" else ship
+    def final_numbers(self) -> dict[str, Any]:
+        """Scores of the last model and of the average, and that of the final model on test data."""
+        numbers: dict[str, Any] = {"test_score": self.test_score}
+        if self.final_model:
+            numbers["final_model"] = self.final_model
+            numbers["average_score_last"] = self.of_average.last_score
+            numbers["average_score_last_10"] = self.of_average.final_score()
+        return {"score_last": self.last_score, "score_last_10": self.final_score(), **numbers}
 
-    def prefers_average(self, last: int = 10) -> bool:
-        """Whether the average of the models scores better, by the means of the last rounds."""
-        scores = [r.average_score for r in self.evaluated if r.average_score is not None]
-        return self.metric.better(_mean(scores[-last:]), self.final_score(last))
+    @property
+    def of_average(self) -> History:
+        """This history with the scores and losses of the average of models as its own."""
+        rounds = [replace(r, score=r.average_score, loss=r.average_loss) for r in self.rounds]
+        return replace(self, rounds=rounds, ship=True)
 
+    @property
+    def shipped(self) -> History:
+        """This history with the scores of the model that the run ends with."""
+        return self.of_average if self.final_model == "average of models" else self
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
+    @property
+    def final_model(self) -> str:
+        """Which model the run ends with, in words; empty if no average of models was evaluated."""
+        if all(record.average_score is None for record in self.rounds):
+            return ""
+        return "average of models" if self.ends_with_average else "last model"
+
+    @property
+    def ends_with_average(self) -> bool:
+        """Whether the final model is the average; before the end: whether it would be, now."""
+        if self.ship != "better":
+            return self.ship
+        return self.metric.better(self.of_average.final_score(), self.final_score())

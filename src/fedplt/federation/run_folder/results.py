@@ -64,9 +64,13 @@ class Result(Section):
     format: Literal[2]
     rounds: Annotated[int, Field(ge=0)]
     score_last: float | None = None
-    """The score of the last evaluation."""
+    """The score of the last round's model in the last evaluation."""
     score_last_10: float | None = None
     """Mean score of the last 10 evaluations."""
+    final_model: Literal["last model", "average of models"] | None = None
+    """With ``server.average``: which one ``model.safetensors`` and the test score are of."""
+    average_score_last: float | None = None
+    average_score_last_10: float | None = None
     test_score: Finite | None = None
     test_loss: float | None = None
     privacy: dict[str, Any] | None = None

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from fedplt.configuration import dump_config
+from fedplt.configuration import dump_config, follows_preset
 from fedplt.federation import privacy_text
 from fedplt.files import write_text
 from fedplt.report.page.chart import Chart
@@ -43,6 +43,7 @@ from fedplt.report.palette import SERIES, SERIES_ON_DARK
 from fedplt.text import Table, csv_text, latex
 
 SCRIPTS = ("charts.js", "curves.js", "page.js")
+PRESET = 'It has all settings of method.preset = "recommended".'
 PRIVATE_KEY = (
     "The checkpoints in the run's folder hold the key of the noise; only their owner may read them "
     "(mode 0600). Publish model.safetensors, not the folder."
@@ -120,6 +121,7 @@ def _sections(run: ShownRun) -> list[Section]:
     client_charts = filter(None, [score_histogram(run), score_quantiles(run)])
     client_tables = filter(None, [worst_table(run), away_table(run)])
     sampling = filter(None, [sampling_probabilities(run), sampling_budget(run)])
+    preset = PRESET if follows_preset(run.config, "recommended") else ""
     sections = [
         Section(
             "Who trains what", plan_charts(run), (), [run.plan_problem], summary, "The plan as text"
@@ -130,7 +132,7 @@ def _sections(run: ShownRun) -> list[Section]:
         Section("How the model moved", dynamics_charts(run), (), [dynamics_note(run)]),
         Section("Costs", (), [cost_table(run)]),
         Section("Privacy", texts=[privacy_text(spent), PRIVATE_KEY] if spent else ()),
-        Section("Settings", listing=dump_config(run.config), listing_name="config.toml"),
+        Section("Settings", (), (), [preset], dump_config(run.config), "config.toml"),
     ]
     return [section for section in sections if section]
 

@@ -75,6 +75,11 @@ def runs_of(groups: Groups) -> list[ShownRun]:
     return [run for runs in groups.values() for run in runs]
 
 
+def final_model_of(runs: Sequence[ShownRun]) -> str:
+    """Which models these runs end with; empty if they have no averages of models."""
+    return " or ".join(sorted({run.history.final_model for run in runs} - {""}))
+
+
 def metric_of(groups: Groups) -> MetricInfo:
     """The metric that all runs share."""
     return one_metric(run.history for run in runs_of(groups))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -18,7 +19,7 @@ from fedplt.comparison import (
     spread_text,
 )
 from fedplt.report.page.chart import Chart, axis, hover, label, plain
-from fedplt.report.page.read_runs import Groups, ShownRun, metric_of, runs_of
+from fedplt.report.page.read_runs import Groups, ShownRun, final_model_of, metric_of, runs_of
 from fedplt.text import Table, counted
 
 AXES = {
@@ -37,8 +38,8 @@ def curves_of(groups: Groups) -> dict[str, Any]:
     """Data for all views of the main chart; the page computes means and bands."""
     metric = metric_of(groups)
     found: list[Any] = [
-        {"label": label(name), "runs": [_run_columns(run) for run in runs]}
-        for name, runs in groups.items()
+        {"label": label(name), "runs": [_run_columns(run, is_average) for run in runs]}
+        for name, runs, is_average in _curves(groups)
     ]
     axes = [key for key in AXES if _is_known(found, "x", key)]
     values = {"score": metric.label, "loss": "validation loss", "train_loss": "training loss"}
@@ -60,14 +61,27 @@ def curves_of(groups: Groups) -> dict[str, Any]:
     }
 
 
+def _curves(groups: Groups) -> Iterator[tuple[str, Sequence[ShownRun], bool]]:
+    """Label and runs of each curve, and whether it is that of the average of models."""
+    for name, runs in groups.items():
+        if not final_model_of(runs):
+            yield name, runs, False
+        else:
+            prefix = f"{name}, " if len(groups) > 1 else ""
+            averages = [replace(run, history=run.history.of_average) for run in runs]
+            yield f"{prefix}last model", runs, False
+            yield f"{prefix}average of models", averages, True
+
+
 def finals_of(groups: Groups) -> list[list[float]]:
-    """The final scores of each group's runs."""
-    return [[run.history.final_score() for run in runs] for runs in groups.values()]
+    """The final scores of each group's runs, of the models that they end with."""
+    return [[run.history.shipped.final_score() for run in runs] for runs in groups.values()]
 
 
-def _run_columns(run: ShownRun) -> dict[str, Any]:
-    """One list per column, one entry per evaluated round."""
-    rows = [row for row in run.history.rows() if row["score"] is not None]
+def _run_columns(run: ShownRun, is_average: bool) -> dict[str, Any]:
+    """One list per column, one entry per evaluated round; an average has no training loss."""
+    more = {"train_loss": None} if is_average else {}
+    rows = [{**row, **more} for row in run.history.rows() if row["score"] is not None]
     return {
         "name": label(run.name),
         "seed": run.seed,
@@ -93,7 +107,7 @@ def curve_alt(groups: Groups) -> str:
     """A sentence that describes the main chart."""
     metric = metric_of(groups)
     parts = []
-    for name, runs in groups.items():
+    for name, runs, _ in _curves(groups):
         first = fmean(run.history.evaluated[0].score or 0.0 for run in runs)
         last = fmean(run.history.last_score for run in runs)
         parts.append(f"{name} from {metric.text(first)} to {metric.text(last)}")
@@ -108,32 +122,24 @@ def comparison_table(groups: Groups) -> Table:
     tested = any(run.history.test_score is not None for run in runs_of(groups))
     header = ["run", "seeds", f"last {metric.label}", f"{metric.label}, mean of last 10"]
     header += [f"test {metric.label}"] if tested else []
+    header += [f"{measure} to target" for measure in measures]
     rows = []
     for name, runs in groups.items():
-        tests = [score for run in runs if (score := run.history.test_score) is not None]
-        rows.append(
-            (
-                name,
-                ", ".join(str(run.seed) for run in runs),
-                spread_text(metric, [run.history.last_score for run in runs], 1),
-                spread_text(metric, [run.history.final_score() for run in runs], 1),
-                *([spread_text(metric, tests, 1)] if tested else []),
-                *(
-                    mean_cost_text(
-                        measure, [cost_to_reach(r.history, measure, target) for r in runs]
-                    )
-                    for measure in measures
-                ),
-            )
-        )
-    notes = (
-        "Last: of the last evaluation; beside it the mean of the last 10 evaluations. Costs: "
-        f"until {metric.name} "
-        f"{metric.text(target)}, mean over the seeds that reach it. ±: sample standard deviation "
-        "over seeds.",
+        found = [run.history.shipped for run in runs]
+        scores = [[h.last_score for h in found], [h.final_score() for h in found]]
+        texts = [spread_text(metric, values, 1) for values in scores]
+        texts += [spread_text(metric, (h.test_score for h in found), 1)] if tested else []
+        costs = ([cost_to_reach(h, measure, target) for h in found] for measure in measures)
+        seeds = ", ".join(str(run.seed) for run in runs)
+        rows.append((name, seeds, *texts, *map(mean_cost_text, measures, costs)))
+    notes: tuple[str, ...] = (
+        "Last: of the last evaluation; beside it the mean of the last 10 evaluations. Costs: until "
+        f"{metric.name} {metric.text(target)}, mean over the seeds that reach it. ±: sample "
+        "standard deviation over seeds.",
     )
-    columns = (*header, *(f"{measure} to target" for measure in measures))
-    return Table("comparison", "Comparison", columns, tuple(rows), notes)
+    for name, runs in groups.items():
+        notes += (f"{name}: scores of the {model}.",) if (model := final_model_of(runs)) else ()
+    return Table("comparison", "Comparison", tuple(header), tuple(rows), notes)
 
 
 def paired(first: Sequence[ShownRun], second: Sequence[ShownRun]) -> Interval | None:
@@ -143,7 +149,7 @@ def paired(first: Sequence[ShownRun], second: Sequence[ShownRun]) -> Interval | 
     """
     before = {run.seed: run for run in first}
     differences = [
-        run.history.final_score() - other.history.final_score()
+        run.history.shipped.final_score() - other.history.shipped.final_score()
         for run in second
         if (other := before.get(run.seed)) and len(other.processors | run.processors) <= 1
     ]

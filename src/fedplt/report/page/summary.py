@@ -8,7 +8,8 @@ from typing import Any
 
 from fedplt.comparison import spread_text
 from fedplt.planning import download_bytes, make_plan
-from fedplt.report.page.read_runs import Groups, ShownRun, runs_of
+from fedplt.report.page.read_runs import Groups, ShownRun, final_model_of, runs_of
+from fedplt.report.page.score_charts import finals_of
 from fedplt.text import Table, bytes_text, duration_text, flops_text, seconds_text
 
 
@@ -18,7 +19,7 @@ def headline(groups: Groups) -> list[tuple[str, str]]:
     metric = runs[0].history.metric
     if len(groups) > 1:
         best = max if metric.direction == "higher" else min
-        finals = {name: fmean(r.history.final_score() for r in rs) for name, rs in groups.items()}
+        finals = dict(zip(groups, map(fmean, finals_of(groups)), strict=True))
         winner = best(finals, key=lambda name: finals[name])
         what = f"best {metric.name}, mean of the last 10 evaluations: {winner}"
         return [
@@ -27,15 +28,16 @@ def headline(groups: Groups) -> list[tuple[str, str]]:
             (str(len(runs)), "runs"),
         ]
     number = min(10, len(runs[0].history.evaluated))
-    last = spread_text(metric, (r.history.last_score for r in runs), 1, unit=metric.unit)
-    final = spread_text(metric, (r.history.final_score() for r in runs), 1, unit=metric.unit)
+    last = spread_text(metric, (r.history.shipped.last_score for r in runs), 1, unit=metric.unit)
+    final = spread_text(metric, finals_of(groups)[0], 1, unit=metric.unit)
+    of = f" ({model})" if (model := final_model_of(runs)) else ""
     shown = [
-        (last, f"{metric.name}, last evaluation"),
-        (final, f"{metric.name}, mean of the last {number} evaluations"),
+        (last, f"{metric.name}, last evaluation{of}"),
+        (final, f"{metric.name}, mean of the last {number} evaluations{of}"),
     ]
     tests = [score for run in runs if (score := run.history.test_score) is not None]
     if tests:
-        shown.append((metric.text(fmean(tests), 1), f"{metric.name} on the test set"))
+        shown.append((metric.text(fmean(tests), 1), f"{metric.name} on the test set{of}"))
     first = runs[0]
     total = first.history.rounds[-1].total
     shown.append((f"{first.rounds_done} / {first.rounds}", "rounds"))
@@ -67,8 +69,7 @@ def cost_table(run: ShownRun) -> Table:
             each = f"{seconds_text(seconds / number)} s"
             rows.append((f"{what} time", duration_text(seconds), each))
     notes: tuple[str, ...] = ()
-    if run.plan is not None:
-        plan = run.plan
+    if (plan := run.plan) is not None:
         whole = make_plan(plan.layers, [1.0]).assignment(0)
         notes = (
             f"A client trains {float(plan.achieved_ratios.mean()):.1%} of the model on average; "
@@ -92,15 +93,13 @@ def checklist(groups: Groups) -> Table:
         ],
         "duration": [duration_text(sum(r.seconds for r in run.history.rounds)) for _, run in runs],
         "started": [
-            str(run.sessions[0].get("started", "-") if run.sessions else "-")
-            .replace("T", " ")
-            .replace("+00:00", " UTC")
-            for _, run in runs
+            str(first.get("started", "-")).replace("T", " ").replace("+00:00", " UTC")
+            for first in ((run.sessions or [{}])[0] for _, run in runs)
         ],
     }
     notes = []
     for title, text in (("machine", _machine), ("versions", _versions)):
-        cells = [text(run.sessions[-1] if run.sessions else {}) for _, run in runs]
+        cells = [text((run.sessions or [{}])[-1]) for _, run in runs]
         if len(set(cells)) == 1:
             notes.append(f"{title.capitalize()}: {cells[0]}.")
         else:
