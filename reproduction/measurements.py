@@ -107,8 +107,9 @@ class Difference(Versus):
         for name, towards in ((self.second, True), (self.first, False)):
             entry = selection.entries[name]
             if not entry.runs:  # a diverged run has no number, so there is no interval either
+                rounds = select(results[self.experiment, self.pair]).rounds  # of the whole block
                 return Evidence(f"{entry.label} diverged", NONE, None, towards,
-                                len(entry.diverged), selection.rounds)  # fmt: skip
+                                len(entry.diverged), rounds)  # fmt: skip
         found = selection.difference(self.first, self.second)
         if found is None:
             return _nothing(_NO_PAIR, selection)

@@ -45,14 +45,14 @@ def page_of(results: Results, experiment: str, pair: str) -> Page:
     """The page of a block that has runs."""
     block = EXPERIMENTS[experiment].blocks[pair]
     recorded = results[experiment, pair]
-    selection = select(recorded)
+    selection, uncut = select(recorded), select(recorded, uncut=True)  # the latter for costs
     figures = {"accuracy": selection}
     tables: Sequence[Table | None]
     match experiment:
         case "exp1":
-            tables = [accuracy_table(block, selection), gains_table(block, selection)]
+            tables = [accuracy_table(block, selection), gains_table(block, uncut)]
         case "exp2":
-            tables = [accuracy_table(block, selection), budget_table(block, selection)]
+            tables = [accuracy_table(block, selection), budget_table(block, uncut)]
         case "exp3":
             tables = sampling_tables(block, selection)
             figures = _by_fleet(selection)

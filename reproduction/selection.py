@@ -64,6 +64,8 @@ class Entry:
     """Histories of the runs, cut to the rounds of the selection."""
     diverged: Mapping[int, RecordedRun] = field(default_factory=dict)
     """Runs that ended because no update was finite. They are in no mean."""
+    short: Mapping[int, RecordedRun] = field(default_factory=dict)
+    """Runs with fewer rounds than the selection. They are in no mean."""
 
     def finals(self, last: int = LAST) -> dict[int, float]:
         """Final accuracy by seed: mean of the last evaluations."""
@@ -87,7 +89,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Selection:
-    """Contestants over the same number of rounds."""
+    """Contestants over the same number of rounds, or uncut (see :func:`select`)."""
 
     experiment: str
     pair: str
@@ -179,6 +181,7 @@ def select(
         cut = None if uncut else common
         histories = {seed: history_of(run, cut) for seed, run in kept.items()}
         diverged = {seed: run for seed, run in runs.items() if run.diverged}
+        short = {s: run for s, run in runs.items() if s not in kept and s not in diverged}
         if kept or diverged:
-            entries[name] = Entry(name, recorded.labels[name], kept, histories, diverged)
+            entries[name] = Entry(name, recorded.labels[name], kept, histories, diverged, short)
     return Selection(recorded.experiment, recorded.pair, common, entries)

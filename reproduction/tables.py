@@ -119,7 +119,10 @@ def run_notes(selection: Selection, expected: Mapping[str, str]) -> list[str]:
                 f"† {entry.label}: updates refused because they were not finite: {counts}. The "
                 "run went on without them; its accuracy is that of the clients that were left."
             )
-        missing = [seed for seed in selection.seeds if seed not in {*entry.runs, *entry.diverged}]
+        for seed, run in sorted(entry.short.items()):
+            notes.append(f"{entry.label}, seed {seed}: {run.rounds} rounds, left out here.")
+        there = {*entry.runs, *entry.diverged, *entry.short}
+        missing = [seed for seed in selection.seeds if seed not in there]
         if missing:
             notes.append(f"{entry.label}: {seeds_text(missing)} not run.")
     absent = [label for name, label in expected.items() if name not in selection.entries]

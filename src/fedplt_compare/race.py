@@ -148,7 +148,7 @@ class Race:
             found = evaluated_histories(self.out, candidate.label, self.seeds[:1])
             for history in found.values():
                 # The average of models lags behind at first, so take the better score.
-                averages = [history.of_average] if history.final_model else []
+                averages = [history.of_average] if history.ship and history.final_model else []
                 both = [score_after(h, seconds) for h in (history, *averages)]
                 if known := [score for score in both if score is not None]:
                     scores[candidate] = metric.best(known)

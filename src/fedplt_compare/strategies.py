@@ -188,8 +188,13 @@ def _fedplt(setting: Setting, label: str, fleet: Mapping[str, Any], **options: A
     """FedPLT with the configuration's options, if any, and these options."""
     own = setting.config.method
     method = {**(own if own["name"] == "fedplt" else {"name": "fedplt"}), **options}
-    late = tuple(entry.device.name for entry in setting.plan.late)
-    return Strategy(label, {"method": method, "fleet": fleet}, late)
+    sections = {"method": method, "fleet": fleet}
+    # The recommended preset sends smaller messages: more devices may meet the deadline.
+    messages = variant(setting.config, label, sections, setting.config.seed).messages
+    workload = replace(setting.workload, up=messages.up, down=messages.down)
+    target = setting.plan.target.model_dump(exclude={"deadline_seconds", "percentile"})
+    plan = plan_fleet(setting.devices, workload, deadline_seconds=setting.deadline, **target)
+    return Strategy(label, sections, tuple(entry.device.name for entry in plan.late))
 
 
 def _at_affordable_ratios(setting: Setting, fleet: Mapping[str, Any], name: str) -> Strategy:

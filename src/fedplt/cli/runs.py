@@ -280,13 +280,11 @@ def _finish(folder: RunFolder) -> None:
 
     history, config, model = folder.history(), folder.config(), folder.path / "model.safetensors"
     number, metric, record = min(10, len(history.scores)), history.metric, history.rounds[-1]
-    last, mean = metric.text(history.last_score, 1), metric.text(history.final_score(), 1)
-    text = f"{metric.name} {last} in the last evaluation, {mean} mean of the last {number}"
-    if record.average_score is not None:
-        text += f", {metric.text(record.average_score, 1)} the average of past models"
+    shipped, of = history.shipped, f" of the {history.final_model}" if history.final_model else ""
+    last, mean = metric.text(shipped.last_score, 1), metric.text(shipped.final_score(), 1)
+    text = f"{metric.name}{of} {last} in the last evaluation, {mean} mean of the last {number}"
     if history.test_score is not None:
-        of = f" ({history.final_model})" if history.final_model else ""
-        text += f", {metric.text(history.test_score, 1)} on the test set{of}"
+        text += f", {metric.text(history.test_score, 1)} on the test set"
     if record.round < config.rounds and history.best is not None:
         out.print(
             f"ended after round {record.round} of {config.rounds}: no better {metric.name} since "

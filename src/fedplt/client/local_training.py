@@ -176,7 +176,8 @@ def _fused_steps(
     rate, state = part.state.rate, part.state
     if rate is None or training.loss is not classification_loss or not one_batch:
         return _no_step
-    if not isinstance(chained, Chained):
+    # An augmentation is the user's code: it may change the model between steps.
+    if training.augment is not None or not isinstance(chained, Chained):
         return _no_step
     state.is_step, state.depth = True, 1
     try:

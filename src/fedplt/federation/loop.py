@@ -233,6 +233,7 @@ class Federation:
             if average:
                 record = replace(record, average_score=average.score, average_loss=average.loss)
         record = replace(record, seconds=record.seconds + time.perf_counter() - started)
+        record = record.finite()  # as it is read again when the run is resumed
         self.records.append(record)
         return record
 

@@ -275,6 +275,8 @@ class FusedSteps:
                 return None
             if targets.dtype is not torch.int64 or not kernel_accepts(input):
                 return None
+            if input.requires_grad:
+                return None
             if self.flatten is not None:
                 input = self.flatten.forward(input)
             if input.ndim != 2:

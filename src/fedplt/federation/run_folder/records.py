@@ -139,6 +139,12 @@ class RoundRecord:
         values = asdict(self)
         return {key: value for key, value in values.items() if not is_nothing(value)}
 
+    def finite(self) -> RoundRecord:
+        """Without scores and losses that are NaN or infinite, as it is read from a file."""
+        names = ("score", "loss", "average_score", "average_loss")
+        nothing: dict[str, Any] = {name: None for name in names if is_nothing(getattr(self, name))}
+        return replace(self, **nothing)
+
     @classmethod
     def from_json(cls, data: dict[str, Any], what: str = "the record") -> RoundRecord:
         """Read what :meth:`to_json` writes; raise DamagedError if a field has another type.
@@ -190,7 +196,7 @@ class History:
     def _repr_html_(self) -> str:
         """The ``repr``, and a table of at most ten rounds at equal distances."""
         step = max(1, -(-len(self.rounds) // 10))
-        shown = [*reversed(self.rounds[::-1][::step])]
+        shown = [*reversed(self.shipped.rounds[::-1][::step])]
         header = ["round", self.metric.label, "loss", "training loss", "bytes up", "bytes down"]
         rows = []
         for record in shown:

@@ -70,7 +70,8 @@ def _curves(groups: Groups) -> Iterator[tuple[str, Sequence[ShownRun], bool]]:
             prefix = f"{name}, " if len(groups) > 1 else ""
             averages = [replace(run, history=run.history.of_average) for run in runs]
             yield f"{prefix}last model", runs, False
-            yield f"{prefix}average of models", averages, True
+            if all(run.history.evaluated for run in averages):
+                yield f"{prefix}average of models", averages, True
 
 
 def finals_of(groups: Groups) -> list[list[float]]:
