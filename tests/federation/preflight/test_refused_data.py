@@ -40,7 +40,7 @@ def train(data, model=None, **settings):
         ((X, Y + 1), ["label 3", "example 2", "has 3 outputs", "count from 0"]),
         ((X, Y * 4), ["label 8", "at least 9 outputs"]),
         ((X, with_value(Y, -1)), ["label -1 (example 7)"]),
-        ((X, with_value(Y, -100)), ["label -100 (example 7)", "only one"]),
+        ((X, with_value(Y, -100)), ["label -100 (example 7)", "only label"]),
         ((with_value(X, torch.nan), Y), ["the inputs of 1 of 60", "example 1", "NaN or infinite"]),
         ((with_value(X, torch.inf), Y), ["NaN or infinite"]),
         ((torch.zeros(60, 6, dtype=torch.uint8), Y), ["whole numbers (torch.uint8)", "/ 255"]),
