@@ -11,7 +11,7 @@ from typing import Any
 
 from fedplt.client import MetricInfo
 from fedplt.comparison import cost_text, default_target, mean_interval, spread_text
-from fedplt.fleet import in_time, plan_fleet
+from fedplt.fleet import in_time
 from fedplt.text import Table, counted, html_text, seconds_text, shortened, table
 from fedplt_compare.outcome import NO_TIME, TIME, Outcome
 from fedplt_compare.strategies import WAITS, WITHOUT, Setting
@@ -218,11 +218,10 @@ class Advice:
     def _deadlines(self) -> list[str]:
         """The effect of other deadlines, from new plans."""
         lines, setting = [], self.setting
-        target = setting.plan.target.model_dump(exclude={"deadline_seconds", "percentile"})
         total = sum(device.count for device in setting.devices)
         for factor in (0.5, 2.0):
             seconds = float(f"{factor * setting.deadline:.3g}")
-            plan = plan_fleet(setting.devices, setting.workload, deadline_seconds=seconds, **target)
+            plan = setting.plan_at(seconds)
             mean = sum(e.device.count * e.ratio for e in plan.devices) / total
             late = sum(entry.device.count for entry in plan.late)
             slow = [e.device.count for e in plan.devices if not in_time(e.full.total, seconds)]

@@ -81,6 +81,12 @@ class Setting:
     def deadline(self) -> float:
         return self.plan.target_seconds
 
+    def plan_at(self, seconds: float, workload: ExactWorkload | None = None) -> FleetPlan:
+        """FedPLT's plan for another deadline, or for other work in a round."""
+        target = self.plan.target.model_dump(exclude={"deadline_seconds", "percentile"})
+        work = workload or self.workload
+        return plan_fleet(self.devices, work, deadline_seconds=seconds, **target)
+
     @property
     def slow(self) -> tuple[str, ...]:
         """Devices that cannot train the whole model within the deadline, or not at all."""
@@ -192,8 +198,7 @@ def _fedplt(setting: Setting, label: str, fleet: Mapping[str, Any], **options: A
     # The recommended preset sends smaller messages: more devices may meet the deadline.
     messages = variant(setting.config, label, sections, setting.config.seed).messages
     workload = replace(setting.workload, up=messages.up, down=messages.down)
-    target = setting.plan.target.model_dump(exclude={"deadline_seconds", "percentile"})
-    plan = plan_fleet(setting.devices, workload, deadline_seconds=setting.deadline, **target)
+    plan = setting.plan_at(setting.deadline, workload)
     return Strategy(label, sections, tuple(entry.device.name for entry in plan.late))
 
 
